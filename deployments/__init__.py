@@ -1,0 +1,1 @@
+"""What runs where under Prefect: pools, queues, deployments, and the servers of one machine."""

@@ -1,0 +1,105 @@
+"""One command around the flow: preflight, server, calibration, the run, and its verdict."""
+
+import logging
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from flows.machine import PeakMemory, calibrate
+from flows.preflight import check_run
+from flows.server import prefect_server
+from tasks.run import run_dir_of
+from vf_pipeline import storage
+from vf_pipeline.configs import PipelineConfig
+from vf_pipeline.manifest import Manifest
+
+BOUND_S = 600.0
+BOUND_GFLOPS = 50.0
+
+
+def run(config: PipelineConfig, *, fresh: bool = False, debug: bool = False) -> int:
+    """Run or resume the chain; return the exit code.
+
+    Raises:
+        VfError: something is missing, or a stage failed.
+    """
+    folder = run_dir_of(config)
+    check_run(config, folder)
+    _log_to_stderr(debug)
+    if fresh and folder.exists():
+        shutil.rmtree(folder)
+    started_at = time.monotonic()
+    with PeakMemory() as memory:
+        speed = _calibrated(folder)
+        with prefect_server(folder / "logs", quiet=not debug):
+            # Prefect reads its settings when it is imported, so the flow comes after the server.
+            from flows.forms import PipelineForm
+            from flows.pipeline import pipeline_flow
+
+            outcome = pipeline_flow(PipelineForm.from_config(config))
+    wall_s = time.monotonic() - started_at
+    machine = {"gflops": speed, "peak_gb": round(memory.peak_gb, 2), "wall_s": round(wall_s, 1)}
+    storage.write_json(folder / "machine.json", machine)
+    _show(folder, outcome, wall_s, speed, memory.peak_gb)
+    return 0 if outcome["passed"] else 3
+
+
+def plan(config: PipelineConfig) -> int:
+    """Print which stages would run and which would be reused; return 0."""
+    from flows.stages import STAGES, reusable
+    from tasks.run import open_run
+
+    folder = run_dir_of(config)
+    check_run(config, folder)
+    lines = [f"run directory: {folder}"]
+    known = folder.exists()
+    with open_run(config) as here:
+        for name, stage in STAGES.items():
+            state = "reused" if reusable(here, name) is not None else "will run"
+            lines.append(f"  {name:17} {state:9} pool vf-{stage.pool}")
+    if not known:
+        shutil.rmtree(folder)
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def _calibrated(folder: Path) -> float:
+    """Return one thread's speed on this machine, measured once a run."""
+    path = folder / "machine.json"
+    if path.exists():
+        return float(storage.read_json(path)["gflops"])
+    speed = calibrate()
+    storage.write_json(path, {"gflops": speed})
+    return speed
+
+
+def _show(
+    folder: Path, outcome: dict[str, Any], wall_s: float, speed: float, peak_gb: float
+) -> None:
+    stages = Manifest.open(folder).stages.values()
+    work_s = sum(record.duration_s for record in stages)
+    bound = BOUND_S * BOUND_GFLOPS / speed if speed else BOUND_S
+    lines = [
+        "",
+        *outcome["verdict"],
+        "",
+        f"stages took {work_s:.0f} s in all, this command {wall_s:.0f} s and {peak_gb:.1f} GB "
+        "at its peak",
+        f"one thread of this machine: {speed:.0f} GFLOP/s in an fp32 matmul "
+        f"({BOUND_S:.0f} s at {BOUND_GFLOPS:.0f} would be {bound:.0f} s here)",
+        f"report: {outcome['report']}",
+        "look around: make ui",
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _log_to_stderr(debug: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    for name in ("flows", "vf_pipeline"):
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.DEBUG if debug else logging.INFO)
+        logger.addHandler(handler)
+        logger.propagate = False

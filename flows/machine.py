@@ -1,0 +1,71 @@
+"""What this machine can do: one thread's matmul speed, and the memory that a run takes."""
+
+import subprocess
+import sys
+import threading
+
+import psutil
+
+_MATMUL = """
+import time, torch
+torch.set_num_threads(1)
+a = torch.randn(1024, 1024); b = torch.randn(1024, 1024)
+a @ b
+best = 0.0
+for _ in range(5):
+    start = time.perf_counter()
+    for _ in range(8):
+        a @ b
+    best = max(best, 8 * 2 * 1024**3 / (time.perf_counter() - start) / 1e9)
+print(best)
+"""
+
+
+def calibrate() -> float:
+    """Return how many GFLOP/s one thread reaches in an fp32 matmul; 0.0 if it cannot be told."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _MATMUL], capture_output=True, text=True, timeout=120, check=True
+        )
+        return round(float(done.stdout), 1)
+    except (subprocess.SubprocessError, ValueError, OSError):
+        return 0.0
+
+
+class PeakMemory:
+    """Watches this process and its children; ``peak_gb`` is the largest sum of their memory.
+
+    Shared pages count once: the proportional share (PSS) where the kernel tells it, RSS elsewhere.
+    """
+
+    def __init__(self, every_s: float = 1.0) -> None:
+        self.peak_gb = 0.0
+        self._every_s = every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="peak-memory", daemon=True)
+
+    def __enter__(self) -> "PeakMemory":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def _watch(self) -> None:
+        me = psutil.Process()
+        while not self._stop.wait(self._every_s):
+            try:
+                family = [me, *me.children(recursive=True)]
+            except psutil.Error:
+                continue
+            total = sum(_memory(process) for process in family)
+            self.peak_gb = max(self.peak_gb, total / 1e9)
+
+
+def _memory(process: psutil.Process) -> int:
+    try:
+        info = process.memory_full_info()
+        return int(getattr(info, "pss", info.rss))
+    except psutil.Error:
+        return 0

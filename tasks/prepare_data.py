@@ -1,0 +1,36 @@
+"""Load the environment and split its examples into parts that share none."""
+
+from dataclasses import asdict
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from tasks.run import Run
+from vf_pipeline.data.files import write_examples
+from vf_pipeline.data.split import split_examples
+from vf_pipeline.models import resolve_model
+from vf_pipeline.registry import load_environment
+
+
+@task(name="prepare-data", cache_policy=NO_CACHE)
+def prepare_data(run: Run) -> dict[str, Any]:
+    """Return references to the data parts and to the base model."""
+    config = run.config
+    env = load_environment(config.environment.id, **config.environment.args)
+    sizes = {
+        "eval": config.data.eval_examples,
+        "synth": config.data.synth_examples,
+        "train": config.data.train_examples,
+    }
+    parts = split_examples(env.examples("train"), sizes, config.seed)
+    model = resolve_model(config.model.name)
+    with run.start_tracker("prepare") as tracker:
+        data = {}
+        for name, examples in parts.items():
+            ref = write_examples(run.path("prepare", f"{name}.parquet"), examples)
+            tracker.log_dataset(ref, f"{config.environment.id}/{name}", "source")
+            data[name] = asdict(ref)
+        tracker.log_metrics({f"rows/{name}": float(ref["rows"]) for name, ref in data.items()})
+        tracker.log_params({"environment": env.env_id, "environment_version": env.version})
+    return {"data": data, "model": asdict(model), "environment_version": env.version}

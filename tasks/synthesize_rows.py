@@ -1,0 +1,59 @@
+"""Make SFT rows: sample from a few-shot prompt, keep what the rubric accepts."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from tasks.run import Run
+from vf_pipeline.data.files import read_examples
+from vf_pipeline.registry import load_environment
+from vf_pipeline.synthesis.synthesize import synthesize
+from vf_pipeline.types import DatasetRef, Example, Message
+
+
+@task(name="synthesize-rows", cache_policy=NO_CACHE)
+def synthesize_rows(run: Run) -> dict[str, Any]:
+    """Return a reference to the accepted rows, and how many fell at each step."""
+    config = run.config
+    env = load_environment(config.environment.id, **config.environment.args)
+    data = DatasetRef(**run.stage_outputs["prepare"]["data"]["synth"])
+    model = run.model("prepare")
+    shots, examples = _set_shots_apart(env, read_examples(Path(data.uri)), config.synth.shots)
+    with run.start_tracker("synthesize") as tracker:
+        tracker.log_dataset(data, f"{env.env_id}/synth", "source")
+        result = synthesize(
+            env,
+            examples,
+            shots,
+            run.engine.endpoint_for(model),
+            settings=config.synth,
+            inference=config.inference,
+            seed=config.seed,
+            folder=run.path("synthesize"),
+            journal_settings={
+                "synth": config.synth.model_dump(exclude={"max_concurrent"}),
+                "environment": config.environment.model_dump() | {"version": env.version},
+                "model": model.digest,
+                "data": data.digest,
+                "seed": config.seed,
+            },
+            tracker=tracker,
+        )
+        tracker.log_dataset(result.dataset, f"{env.env_id}/sft", "sft")
+    return {"rows": asdict(result.dataset), "funnel": result.funnel}
+
+
+def _set_shots_apart(
+    env: Any, examples: list[Example], count: int
+) -> tuple[dict[str, list[Message]], list[Example]]:
+    """Return worked examples for each task, and the examples that are none of them."""
+    seen: dict[str, int] = {}
+    rest = []
+    for example in examples:
+        seen[example.task] = seen.get(example.task, 0) + 1
+        if seen[example.task] > count:
+            rest.append(example)
+    return {task: env.shots(task, count, examples) for task in seen}, rest

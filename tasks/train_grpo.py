@@ -1,0 +1,48 @@
+"""GRPO on the environment: an engine that samples, a child process that trains."""
+
+from dataclasses import asdict
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from tasks.run import Run, mlflow_uri
+from vf_pipeline.training.launch import run_training
+from vf_pipeline.training.spec import TrainSpec
+from vf_pipeline.types import DatasetRef
+
+TIMEOUT_S = 7 * 24 * 3600.0
+
+
+@task(name="train-grpo", cache_policy=NO_CACHE)
+def train_grpo(run: Run) -> dict[str, Any]:
+    """Return a reference to the model that the rewards have shaped."""
+    config = run.config
+    data = DatasetRef(**run.stage_outputs["prepare"]["data"]["train"])
+    warm = run.model("sft")
+    # Trainer and engine are busy at once: each gets its share of the cores.
+    threads = run.engine.threads_for(busy_processes=2)
+    endpoint = run.engine.endpoint_for(warm, threads=threads)
+    with run.start_tracker("grpo") as tracker:
+        tracker.log_params(config.grpo.model_dump() | {"model": warm.uri})
+        tracker.log_dataset(data, f"{config.environment.id}/train", "training")
+        spec = TrainSpec(
+            kind="grpo",
+            model_dir=warm.uri,
+            model_digest=warm.digest,
+            output_dir=str(run.path("grpo", "model")),
+            work_dir=str(run.path("grpo")),
+            grpo=config.grpo,
+            seed=config.seed,
+            threads=threads,
+            environment=config.environment,
+            examples_uri=data.uri,
+            examples_digest=data.digest,
+            base_url=endpoint.base_url,
+            served_model=endpoint.model,
+            weights_dir=str(run.path("weights")),
+            tracking_uri=mlflow_uri(config),
+            tracking_run_id=tracker.run_id,
+        )
+        result = run_training(spec, run_dir=run.folder, timeout_s=TIMEOUT_S)
+    return {"model": asdict(result.model), "steps": result.steps, "metrics": result.metrics}

@@ -1,0 +1,222 @@
+"""``vf-eval``: measure a model on an environment.
+
+    vf-eval number-sense -m smollm2-135m -n 50
+    vf-eval number-sense -m gpt-4.1-mini -b https://api.openai.com/v1 -k OPENAI_API_KEY
+    vf-eval number-sense -m fake --json
+
+Every rollout is written when it is done; the same command goes on where it stopped.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vf_pipeline import storage
+from vf_pipeline.cli.main import log_to_stderr, run_cli
+from vf_pipeline.configs import EvalSettings, InferenceSettings, validate
+from vf_pipeline.errors import ConfigError
+from vf_pipeline.types import EvalResult, Interval, Messages
+
+FAKE = "fake"
+_JSON_HINT = """write it like '{"key": 1}'"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line, evaluate, and return the exit code."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    return run_cli(lambda: _run(_parser().parse_args(arguments)), arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="vf-eval",
+        description="Measure a model on an environment.",
+        epilog=__doc__.partition("\n\n")[2] if __doc__ else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("env", metavar="ENV", help="id of an installed environment")
+    add("-a", "--env-args", default="{}", metavar="JSON", help="arguments of its load_environment")
+    model = parser.add_argument_group("model")
+    add = model.add_argument
+    add("-m", "--model", default="smollm2-135m", metavar="MODEL",
+        help="name, local folder, or name at the endpoint; 'fake' repeats the question "
+        "(default: smollm2-135m)")  # fmt: skip
+    add("-b", "--api-base-url", default="", metavar="URL",
+        help="OpenAI-compatible endpoint; without it the model is served here")  # fmt: skip
+    add("-k", "--api-key-var", default="OPENAI_API_KEY", metavar="VAR",
+        help="environment variable with the endpoint's key (default: OPENAI_API_KEY)")  # fmt: skip
+    size = parser.add_argument_group("size")
+    add = size.add_argument
+    add("-n", "--num-examples", type=int, default=5, metavar="N",
+        help="examples, -1 for all (default: 5)")  # fmt: skip
+    add("-r", "--rollouts-per-example", type=int, default=3, metavar="R",
+        help="rollouts of each example (default: 3)")  # fmt: skip
+    add("-c", "--max-concurrent", type=int, default=32, metavar="C",
+        help="most rollouts in flight (default: 32)")  # fmt: skip
+    sampling = parser.add_argument_group("sampling")
+    add = sampling.add_argument
+    add("-t", "--max-tokens", type=int, metavar="MAX", help="most tokens of a turn")
+    add("-T", "--temperature", type=float, metavar="TEMP", help="sampling temperature")
+    add("-S", "--sampling-args", default="{}", metavar="JSON",
+        help="further sampling arguments; they win over -t and -T")  # fmt: skip
+    add("--seed", type=int, default=0, metavar="SEED", help="seed of sampling (default: 0)")
+    output = parser.add_argument_group("output")
+    add = output.add_argument
+    add("-o", "--output-dir", default="outputs/evals", metavar="DIR",
+        help="results go below it, one folder for each set of settings")  # fmt: skip
+    add("--fresh", action="store_true", help="play everything again")
+    add("--json", action="store_true", help="print the result as JSON")
+    add("-v", "--verbose", action="store_true", help="log what happens, on stderr")
+    add("--debug", action="store_true", help="show tracebacks")
+    return parser
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where answers come from, and what identifies the model there."""
+
+    endpoint: Any
+    client: Any
+    identity: str
+
+
+def _run(args: argparse.Namespace) -> int:
+    from vf_pipeline.evaluation.evaluate import evaluate, json_values
+    from vf_pipeline.registry import load_environment
+
+    log_to_stderr(args.verbose)
+    settings = _eval_settings(args)
+    sampling = _sampling(args)
+    env_args = _json_object(args.env_args, "-a/--env-args")
+    env = load_environment(args.env, **env_args)
+    examples = env.examples("eval", args.num_examples)
+    inference = InferenceSettings(
+        engine="endpoint" if args.api_base_url else "builtin",
+        base_url=args.api_base_url,
+        api_key_var=args.api_key_var,
+    )
+    with ExitStack() as stack:
+        source = _open_source(args, inference, stack)
+        identity: dict[str, Any] = {
+            "environment": {"id": env.env_id, "version": env.version, "args": env_args},
+            "examples": [example.digest for example in examples],
+            "rollouts_per_example": settings.rollouts_per_example,
+            "sampling": sampling,
+            "model": source.identity,
+            "seed": args.seed,
+        }
+        folder = _folder(args, identity)
+        result = evaluate(
+            env,
+            examples,
+            source.endpoint,
+            model_name=args.model,
+            settings=settings,
+            inference=inference,
+            seed=args.seed,
+            folder=folder,
+            journal_settings=identity,
+            sampling=sampling,
+            client=source.client,
+            fresh=args.fresh,
+        )
+    text = json.dumps(json_values(result), indent=2) if args.json else _describe(result, folder)
+    print(text)
+    return 0
+
+
+def _open_source(
+    args: argparse.Namespace, inference: InferenceSettings, stack: ExitStack
+) -> _Source:
+    """Return the fake, the endpoint that -b names, or the built-in engine, which is started."""
+    from vf_pipeline.inference.endpoints import Endpoint
+
+    if args.model == FAKE:
+        from vf_pipeline.testing import FakeClient
+
+        return _Source(Endpoint("http://127.0.0.1/v1", FAKE), FakeClient(_echo), FAKE)
+    if args.api_base_url:
+        endpoint = Endpoint(args.api_base_url, args.model, args.api_key_var)
+        return _Source(endpoint, None, f"{args.model} at {endpoint.base_url}")
+    from vf_pipeline.models import resolve_model
+    from vf_pipeline.serving.session import EngineSession
+
+    model = resolve_model(args.model)
+    work = stack.enter_context(tempfile.TemporaryDirectory(prefix="vf-eval-"))
+    session = stack.enter_context(EngineSession(inference, Path(work)))
+    return _Source(session.endpoint_for(model), None, model.digest)
+
+
+def _echo(prompt: Messages) -> str:
+    """Return the question: what the fake model answers to anything."""
+    return prompt if isinstance(prompt, str) else str(prompt[-1].get("content") or "")
+
+
+def _eval_settings(args: argparse.Namespace) -> EvalSettings:
+    if args.num_examples == 0 or args.num_examples < -1:
+        raise ConfigError(f"-n {args.num_examples} asks for no examples", "-1 asks for all")
+    values = {
+        "rollouts_per_example": args.rollouts_per_example,
+        "max_concurrent": args.max_concurrent,
+    }
+    values |= {"max_tokens": args.max_tokens} if args.max_tokens is not None else {}
+    values |= {"temperature": args.temperature} if args.temperature is not None else {}
+    return validate(EvalSettings, values, where="the command line")
+
+
+def _sampling(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the sampling arguments that were given: the server's own defaults fill the rest."""
+    given = {"max_tokens": args.max_tokens, "temperature": args.temperature}
+    given = {name: value for name, value in given.items() if value is not None}
+    return given | _json_object(args.sampling_args, "-S/--sampling-args")
+
+
+def _json_object(text: str, flag: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{flag} is not valid JSON: {error}", _JSON_HINT) from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{flag} must be a JSON object, got {text!r}", _JSON_HINT)
+    return value
+
+
+def _folder(args: argparse.Namespace, identity: dict[str, Any]) -> Path:
+    """Return the folder of these very settings, so that the same command finds it again."""
+    model = "".join(c if c.isalnum() or c in "-_." else "-" for c in args.model.strip("/"))
+    name = f"{args.env}--{model}"
+    return Path(args.output_dir) / name / storage.digest_json(identity)[:10]
+
+
+def _describe(result: EvalResult, folder: Path) -> str:
+    counts = result.counts
+    lines = [
+        f"reward {_estimate(result.reward)}",
+        f"{result.env}, {result.model}: {counts['examples']} examples, {counts['rollouts']} "
+        f"rollouts, {counts['errors']} failed, {counts['unscored']} unscored, "
+        f"{counts['truncated']} cut by the token limit, {result.duration_s:.1f} s",
+    ]
+    if len(result.per_task) > 1:
+        lines += [f"  task {name}: {_estimate(row)}" for name, row in result.per_task.items()]
+    lines += [f"  {name}: {value:.3f}" for name, value in sorted(result.metrics.items())]
+    return "\n".join([*lines, f"results: {folder}"])
+
+
+def _estimate(row: Interval) -> str:
+    if row.n == 0:
+        return "unknown: nothing was scored"
+    if row.low != row.low:
+        return f"{row.mean:.3f} (one example, no interval)"
+    examples = "1 example" if row.n == 1 else f"{row.n} examples"
+    return f"{row.mean:.3f} (95 % CI {row.low:.3f} … {row.high:.3f}, {examples})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

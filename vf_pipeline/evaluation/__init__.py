@@ -1,0 +1,1 @@
+"""Measure a model on an environment, compare two measurements, and report what came of it."""

@@ -1,0 +1,34 @@
+"""What became of a rollout: a reward, or a failure with the boundary that was crossed."""
+
+from collections.abc import Sequence
+
+from vf_pipeline.errors import EnvironmentFault, ProviderError, RubricError, VfError
+from vf_pipeline.types import Failure, Rollout, Score
+
+Pair = tuple[Rollout, Score]
+
+_ERRORS: dict[str, type[VfError]] = {
+    "provider": ProviderError,
+    "environment": EnvironmentFault,
+    "rubric": RubricError,
+}
+
+
+def failure_of(pair: Pair) -> Failure | None:
+    """Return why a pair has no reward, or None where it has one."""
+    rollout, score = pair
+    if rollout.error is not None:
+        return rollout.error
+    if score.reward is None:
+        reasons = [f"{name}: {text}" for name, text in score.outcomes.items() if text != "ok"]
+        return Failure("rubric", "Unscored", "; ".join(reasons) or "the rubric gave no reward")
+    return None
+
+
+def error_for(failures: Sequence[Failure], message: str, hint: str) -> VfError:
+    """Return the error of the boundary that most of the failures crossed, with their cause."""
+    boundaries = [failure.boundary for failure in failures]
+    boundary = max(sorted(set(boundaries)), key=boundaries.count)
+    causes = [f.message or f.kind for f in failures if f.boundary == boundary]
+    cause = max(sorted(set(causes)), key=causes.count)
+    return _ERRORS[boundary](f"{message}; most often: {cause}", hint)

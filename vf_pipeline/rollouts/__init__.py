@@ -1,0 +1,1 @@
+"""Playing environments: bounded, resumable, each result written down when it is done."""

@@ -1,0 +1,97 @@
+"""The server process: takes its address, loads the model, serves until it is told to end.
+
+Loopback only, unless VF_SERVE_API_KEY holds a key that clients must send.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+
+from aiohttp import web
+
+from vf_pipeline.errors import ConfigError
+from vf_pipeline.serving.engine import Engine
+from vf_pipeline.serving.guard import is_loopback
+from vf_pipeline.serving.routes import Face, ServerSettings
+from vf_pipeline.serving.text import ServedTokenizer
+
+API_KEY_VAR = "VF_SERVE_API_KEY"
+_KEEPALIVE_S = 600.0
+
+
+def serve(settings: ServerSettings) -> None:
+    """Load a model and serve it until SIGTERM or Ctrl-C.
+
+    Raises:
+        ConfigError: the model cannot be served, the address is taken, or it is not loopback and
+            VF_SERVE_API_KEY is not set.
+    """
+    api_key = os.environ.get(API_KEY_VAR, "")
+    if not api_key and not is_loopback(settings.host):
+        raise ConfigError(
+            f"--host {settings.host} is reachable from other machines, and there is no key",
+            f"set {API_KEY_VAR}, or serve on 127.0.0.1",
+        )
+    started = time.monotonic()
+    with _bind(settings.host, settings.port) as listener:
+        tokenizer = ServedTokenizer(settings.model_dir)
+        engine = Engine(
+            settings.model_dir,
+            settings.limits,
+            decode=tokenizer.decoder(),
+            eos_ids=tokenizer.eos_ids,
+            weight_version=settings.weight_version,
+        )
+        engine.start()
+        try:
+            app = Face(engine, tokenizer, settings).app(api_key)
+            asyncio.run(_run(app, listener, settings, started))
+        finally:
+            engine.stop()
+
+
+async def _run(
+    app: web.Application, listener: socket.socket, settings: ServerSettings, started: float
+) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    runner = web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=1.0,
+        keepalive_timeout=_KEEPALIVE_S,
+    )
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener, backlog=1024).start()
+        port = listener.getsockname()[1]
+        weights = f", weights {settings.weight_version}" if settings.weight_version else ""
+        sys.stderr.write(
+            f"vf-serve: ready at http://{settings.host}:{port}/v1, model {settings.served_name}"
+            f"{weights} (loaded in {time.monotonic() - started:.1f} s)\n"
+        )
+        sys.stderr.flush()
+        await stopped.wait()
+    finally:
+        await runner.cleanup()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Take the address before the model is loaded, so that a taken one is told at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}", "choose another --port"
+        ) from error
+    return listener

@@ -1,0 +1,1 @@
+"""Pure token work: conversations as ids, and completions as training samples."""

@@ -1,0 +1,47 @@
+"""Rewards of a group in, advantages out. No torch: the rollout worker decides with these."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Literal, TypeGuard
+
+SIGNAL_TOLERANCE = 1e-6
+_STD_EPSILON = 1e-4
+
+
+def group_advantages(
+    rewards: Sequence[float | None], scale: Literal["none", "group"] = "none"
+) -> list[float | None]:
+    """Return each reward minus the group's mean; unscored ones stay None and enter no mean.
+
+    A = r - mean (Dr. GRPO, arXiv 2503.20783); with ``scale="group"``
+    A = (r - mean) / (std + 1e-4), std with n - 1 in the denominator (GRPO, arXiv 2402.03300).
+
+    Args:
+        rewards: rewards of one prompt's completions; None where a rollout could not be scored.
+        scale: whether to divide by the group's standard deviation.
+    """
+    scored = [reward for reward in rewards if _is_scored(reward)]
+    if not scored:
+        return [None] * len(rewards)
+    mean = statistics.fmean(scored)
+    divisor = 1.0
+    if scale == "group" and len(scored) > 1:
+        divisor = statistics.stdev(scored) + _STD_EPSILON
+    return [(reward - mean) / divisor if _is_scored(reward) else None for reward in rewards]
+
+
+def has_signal(rewards: Sequence[float | None]) -> bool:
+    """Return whether a group teaches anything: two scored rewards that differ by more than 1e-6."""
+    scored = [reward for reward in rewards if _is_scored(reward)]
+    return len(scored) > 1 and max(scored) - min(scored) > SIGNAL_TOLERANCE
+
+
+def is_flat(rewards: Sequence[float | None]) -> bool:
+    """Return whether a group was scored, and all its rewards are the same."""
+    scored = [reward for reward in rewards if _is_scored(reward)]
+    return len(scored) > 1 and not has_signal(rewards)
+
+
+def _is_scored(reward: float | None) -> TypeGuard[float]:
+    return reward is not None and math.isfinite(reward)
