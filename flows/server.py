@@ -87,9 +87,9 @@ def _stop_sending_logs() -> None:
     """Send what is left to the server and let go of it: what is logged later has nowhere to go."""
     if "prefect.logging.handlers" not in sys.modules:
         return
-    from prefect.logging.handlers import APILogHandler
+    from prefect.logging.handlers import APILogHandler, APILogWorker
 
-    APILogHandler.flush()
+    APILogWorker.drain_all(timeout=10)
     for name in ("flows", "vf_pipeline", "prefect.flow_runs", "prefect.task_runs"):
         logger = logging.getLogger(name)
         for handler in [h for h in logger.handlers if isinstance(h, APILogHandler)]:

@@ -20,9 +20,7 @@ def train_grpo(run: Run) -> dict[str, Any]:
     config = run.config
     data = DatasetRef(**run.stage_outputs["prepare"]["data"]["train"])
     warm = run.model("sft")
-    # Trainer and engine are busy at once: each gets its share of the cores.
-    threads = run.engine.threads_for(busy_processes=2)
-    endpoint = run.engine.endpoint_for(warm, threads=threads)
+    endpoint = run.engine.endpoint_for(warm)
     with run.start_tracker("grpo") as tracker:
         tracker.log_params(config.grpo.model_dump() | {"model": warm.uri})
         tracker.log_dataset(data, f"{config.environment.id}/train", "training")
@@ -34,7 +32,7 @@ def train_grpo(run: Run) -> dict[str, Any]:
             work_dir=str(run.path("grpo")),
             grpo=config.grpo,
             seed=config.seed,
-            threads=threads,
+            threads=run.engine.threads(),
             environment=config.environment,
             examples_uri=data.uri,
             examples_digest=data.digest,

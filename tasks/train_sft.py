@@ -31,7 +31,7 @@ def train_sft(run: Run) -> dict[str, Any]:
             work_dir=str(run.path("sft")),
             sft=config.sft,
             seed=config.seed,
-            threads=run.engine.idle_cores(),
+            threads=run.engine.threads(),
             rows_uri=rows.uri,
             rows_digest=rows.digest,
             tracking_uri=mlflow_uri(config),

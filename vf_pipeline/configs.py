@@ -52,7 +52,7 @@ class InferenceSettings(Settings):
     kv_budget_mb: int = Field(1024, ge=16)
     """Most memory of the built-in engine's key-value cache, in MB."""
     threads: int = Field(0, ge=0)
-    """Threads of the built-in engine; 0 shares the cores among the busy processes."""
+    """Threads of the built-in engine and of the trainer; 0 is one for each core."""
     ready_timeout_s: float = Field(180.0, gt=0)
     """How long a server may take to become ready, in seconds."""
     request_timeout_s: float = Field(120.0, gt=0)

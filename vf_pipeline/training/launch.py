@@ -91,6 +91,7 @@ def _failure(spec: TrainSpec, error: ProcessError) -> TrainingError:
 def _environment(spec: TrainSpec) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": str(max(spec.threads, 1)),
+        "OMP_WAIT_POLICY": "passive",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
     }

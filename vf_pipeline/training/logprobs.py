@@ -1,8 +1,9 @@
-"""Log-probabilities of completions, with each shared prompt forwarded once, with gradients.
+"""Log-probabilities of completions, with all that they share forwarded once, with gradients.
 
-The prompts are forwarded into a cache, the cache's rows are repeated for their completions, and
-the completions are forwarded on that cache; one backward pass goes through both. Works for causal
-language models whose layers keep plain keys and values and whose logits are their output layer's.
+First the stem that all prompts of a batch share (a system prompt), then the prompts on its cache,
+then the completions on theirs: each time the cache's rows are repeated for those that go on from
+them, and one backward pass goes through all. Works for causal language models whose layers keep
+plain keys and values and whose logits are their output layer's.
 """
 
 import inspect
@@ -14,10 +15,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from vf_pipeline.errors import TrainingError
-from vf_pipeline.training.batching import MicroBatch
+from vf_pipeline.training.batching import MicroBatch, common_stem
 
 CHUNK = 1024
 _PROBE_TOLERANCE = 1e-3
+_SHORTEST_STEM = 8
 _OLD_NAME = "past_key_values"
 
 
@@ -88,17 +90,25 @@ def _suffix_hidden(model: Any, batch: MicroBatch) -> Tensor:
     prefix_of = torch.tensor(batch.prefix_of, device=device)
     count, width = prefix_ids.shape
     cache: Any = DynamicCache(config=model.config)
-    positions = torch.arange(width, device=device)[None].expand(count, width)
-    # Padding stands to the right, where causal attention never looks from a real token.
+    positions = torch.arange(width, device=device)[None]
     kept = {_cache_argument(model.base_model): cache, "use_cache": True}
-    out = model.base_model(input_ids=prefix_ids, position_ids=positions, **kept).last_hidden_state
-    last: Tensor = out[torch.arange(count, device=device), prefix_lengths - 1][prefix_of][:, None]
+    stem = _stem(batch)
+    if stem:
+        shared = positions[:, :stem]
+        model.base_model(input_ids=prefix_ids[:1, :stem], position_ids=shared, **kept)
+        _repeat(cache, torch.zeros(count, dtype=torch.long, device=device))
+    # Padding stands to the right, where causal attention never looks from a real token.
+    out = model.base_model(
+        input_ids=prefix_ids[:, stem:],
+        position_ids=positions[:, stem:].expand(count, -1),
+        **kept,
+    ).last_hidden_state
+    ends = prefix_lengths - 1 - stem
+    last: Tensor = out[torch.arange(count, device=device), ends][prefix_of][:, None]
     steps = max(len(row.suffix) for row in batch.rows) - 1
     if steps == 0:
         return last
-    for layer in cache.layers:
-        layer.keys = layer.keys[prefix_of]
-        layer.values = layer.values[prefix_of]
+    _repeat(cache, prefix_of)
     lengths = prefix_lengths[prefix_of]
     suffix_ids = _padded([row.suffix for row in batch.rows], device)[:, :-1]
     rest = model.base_model(
@@ -108,6 +118,21 @@ def _suffix_hidden(model: Any, batch: MicroBatch) -> Tensor:
         **kept,
     ).last_hidden_state
     return torch.cat([last, rest], dim=1)
+
+
+def _stem(batch: MicroBatch) -> int:
+    """Return how many tokens all prefixes share; each keeps at least one of its own."""
+    if len(batch.prefixes) < 2:
+        return 0
+    shared = min(common_stem(batch.prefixes), min(len(prefix) for prefix in batch.prefixes) - 1)
+    return shared if shared >= _SHORTEST_STEM else 0
+
+
+def _repeat(cache: Any, rows: Tensor) -> None:
+    """Have the cache hold, in place of its rows, those that are named, again and again."""
+    for layer in cache.layers:
+        layer.keys = layer.keys[rows]
+        layer.values = layer.values[rows]
 
 
 def _cache_argument(decoder: Any) -> str:

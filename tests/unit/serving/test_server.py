@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import os
 import socket
 import time
 import urllib.error
@@ -226,9 +227,8 @@ def test_the_session_swaps_weights_in_place(
 
 def test_threads_are_the_settings_or_a_share_of_the_cores(tmp_path: Path) -> None:
     shared = EngineSession(InferenceSettings(), tmp_path)
-    assert shared.threads_for(busy_processes=10_000) == 1
-    assert shared.idle_cores() >= shared.threads_for(busy_processes=2) >= 1
-    assert EngineSession(InferenceSettings(threads=3), tmp_path).idle_cores() == 3
+    assert shared.threads() == len(os.sched_getaffinity(0))
+    assert EngineSession(InferenceSettings(threads=3), tmp_path).threads() == 3
 
 
 def test_a_configured_endpoint_is_asked_first(endpoint: Endpoint, tmp_path: Path) -> None:
