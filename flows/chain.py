@@ -7,13 +7,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from flows.graph import GRAPH, reusable
 from flows.machine import PeakMemory, calibrate
 from flows.preflight import check_run
 from flows.server import prefect_server
-from tasks.run import run_dir_of
+from tasks.run import open_run, run_dir_of
 from vf_pipeline import storage
 from vf_pipeline.configs import PipelineConfig
 from vf_pipeline.manifest import Manifest
+
+log = logging.getLogger(__name__)
 
 BOUND_S = 600.0
 BOUND_GFLOPS = 50.0
@@ -30,10 +33,17 @@ def run(config: PipelineConfig, *, fresh: bool = False, debug: bool = False) -> 
     _log_to_stderr(debug)
     if fresh and folder.exists():
         shutil.rmtree(folder)
+    done = _finished(config)
+    if done is not None:
+        machine = storage.read_json(folder / "machine.json")
+        _show(folder, done, machine)
+        return 0 if done["passed"] else 3
     started_at = time.monotonic()
     with PeakMemory() as memory:
+        log.info("run directory: %s", folder)
         speed = _calibrated(folder)
-        with prefect_server(folder / "logs", quiet=not debug):
+        with prefect_server(folder / "logs", quiet=not debug) as api:
+            log.info("Prefect, while this runs: %s", api.removesuffix("/api"))
             # Prefect reads its settings when it is imported, so the flow comes after the server.
             from flows.forms import PipelineForm
             from flows.pipeline import pipeline_flow
@@ -42,27 +52,33 @@ def run(config: PipelineConfig, *, fresh: bool = False, debug: bool = False) -> 
     wall_s = time.monotonic() - started_at
     machine = {"gflops": speed, "peak_gb": round(memory.peak_gb, 2), "wall_s": round(wall_s, 1)}
     storage.write_json(folder / "machine.json", machine)
-    _show(folder, outcome, wall_s, speed, memory.peak_gb)
+    _show(folder, outcome, machine)
     return 0 if outcome["passed"] else 3
 
 
 def plan(config: PipelineConfig) -> int:
     """Print which stages would run and which would be reused; return 0."""
-    from flows.stages import STAGES, reusable
-    from tasks.run import open_run
-
     folder = run_dir_of(config)
     check_run(config, folder)
     lines = [f"run directory: {folder}"]
     known = folder.exists()
     with open_run(config) as here:
-        for name, stage in STAGES.items():
+        for name, stage in GRAPH.items():
             state = "reused" if reusable(here, name) is not None else "will run"
             lines.append(f"  {name:17} {state:9} pool vf-{stage.pool}")
     if not known:
         shutil.rmtree(folder)
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
+
+
+def _finished(config: PipelineConfig) -> dict[str, Any] | None:
+    """Return the outcome of a run whose last stage is done, for these very settings."""
+    folder = run_dir_of(config)
+    if not (folder / "manifest.json").exists() or not (folder / "machine.json").exists():
+        return None
+    with open_run(config) as here:
+        return reusable(here, "promote")
 
 
 def _calibrated(folder: Path) -> float:
@@ -75,18 +91,17 @@ def _calibrated(folder: Path) -> float:
     return speed
 
 
-def _show(
-    folder: Path, outcome: dict[str, Any], wall_s: float, speed: float, peak_gb: float
-) -> None:
+def _show(folder: Path, outcome: dict[str, Any], machine: dict[str, float]) -> None:
     stages = Manifest.open(folder).stages.values()
     work_s = sum(record.duration_s for record in stages)
+    speed = machine["gflops"]
     bound = BOUND_S * BOUND_GFLOPS / speed if speed else BOUND_S
     lines = [
         "",
         *outcome["verdict"],
         "",
-        f"stages took {work_s:.0f} s in all, this command {wall_s:.0f} s and {peak_gb:.1f} GB "
-        "at its peak",
+        f"stages took {work_s:.0f} s in all, the command that finished "
+        f"{machine.get('wall_s', 0.0):.0f} s and {machine.get('peak_gb', 0.0):.1f} GB at its peak",
         f"one thread of this machine: {speed:.0f} GFLOP/s in an fp32 matmul "
         f"({BOUND_S:.0f} s at {BOUND_GFLOPS:.0f} would be {bound:.0f} s here)",
         f"report: {outcome['report']}",

@@ -3,12 +3,12 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from prefect import flow
 from prefect.deployments import run_deployment
 
+from flows.graph import GRAPH, StageName, reusable, stage_key
 from tasks.evaluate_model import evaluate_model
 from tasks.prepare_data import prepare_data
 from tasks.promote_model import promote_model
@@ -23,68 +23,17 @@ from vf_pipeline.manifest import Manifest
 
 log = logging.getLogger(__name__)
 
-StageName = Literal[
-    "prepare",
-    "evaluate-base",
-    "synthesize",
-    "sft",
-    "evaluate-sft",
-    "grpo",
-    "evaluate-trained",
-    "promote",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One stage: what runs, what it needs, which settings it depends on, and where it belongs."""
-
-    act: Callable[[Run], dict[str, Any]]
-    needs: tuple[StageName, ...]
-    settings: tuple[str, ...]
-    pool: Literal["cpu", "gpu"] = "cpu"
-
-
-def _evaluate(name: StageName, source: StageName) -> Callable[[Run], dict[str, Any]]:
-    return lambda run: evaluate_model(run, name, run.model(source))
-
-
-STAGES: dict[StageName, Stage] = {
-    "prepare": Stage(prepare_data, (), ("environment", "model", "data", "seed")),
-    "evaluate-base": Stage(
-        _evaluate("evaluate-base", "prepare"), ("prepare",), ("eval", "seed"), "gpu"
-    ),
-    "synthesize": Stage(synthesize_rows, ("prepare",), ("synth", "seed"), "gpu"),
-    "sft": Stage(train_sft, ("prepare", "synthesize"), ("sft", "seed"), "gpu"),
-    "evaluate-sft": Stage(
-        _evaluate("evaluate-sft", "sft"), ("prepare", "sft"), ("eval", "seed"), "gpu"
-    ),
-    "grpo": Stage(train_grpo, ("prepare", "sft"), ("grpo", "seed"), "gpu"),
-    "evaluate-trained": Stage(
-        _evaluate("evaluate-trained", "grpo"), ("prepare", "grpo"), ("eval", "seed"), "gpu"
-    ),
-    "promote": Stage(
-        promote_model,
-        ("evaluate-base", "evaluate-sft", "evaluate-trained", "grpo", "synthesize"),
-        ("gate",),
-    ),
+ACTS: dict[StageName, Callable[[Run], dict[str, Any]]] = {
+    "prepare": prepare_data,
+    "evaluate-base": lambda run: evaluate_model(run, "evaluate-base", run.model("prepare")),
+    "synthesize": synthesize_rows,
+    "sft": train_sft,
+    "evaluate-sft": lambda run: evaluate_model(run, "evaluate-sft", run.model("sft")),
+    "grpo": train_grpo,
+    "evaluate-trained": lambda run: evaluate_model(run, "evaluate-trained", run.model("grpo")),
+    "promote": promote_model,
 }
-
-
-def stage_key(run: Run, name: StageName) -> str:
-    """Return what a stage depends on, as a digest: its settings and what it is given."""
-    stage = STAGES[name]
-    config = run.config.model_dump(mode="json")
-    settings = {part: config[part] for part in stage.settings}
-    inputs = {need: run.manifest.stages[need].outputs for need in stage.needs}
-    return storage.digest_json({"stage": name, "settings": settings, "inputs": inputs})
-
-
-def reusable(run: Run, name: StageName) -> dict[str, Any] | None:
-    """Return what a stage made before, if it is done for these settings and inputs."""
-    if any(need not in run.manifest.stages for need in STAGES[name].needs):
-        return None
-    return run.manifest.done(name, stage_key(run, name))
+"""The task of each stage."""
 
 
 def run_stage(run: Run, name: StageName) -> dict[str, Any]:
@@ -101,7 +50,7 @@ def run_stage(run: Run, name: StageName) -> dict[str, Any]:
     log.info("%s: started", name)
     key = stage_key(run, name)
     inline = run.config.execution == "inline"
-    made = STAGES[name].act(run) if inline else _run_on_pool(run, name, key)
+    made = ACTS[name](run) if inline else _run_on_pool(run, name, key)
     run.manifest.record(name, key, made, started_at)
     log.info("%s: done in %.0f s", name, time.time() - started_at)
     return made
@@ -109,7 +58,7 @@ def run_stage(run: Run, name: StageName) -> dict[str, Any]:
 
 def _run_on_pool(run: Run, name: StageName, key: str) -> dict[str, Any]:
     """Send the stage to its pool and wait; the result comes back as a file beside its key."""
-    pool = STAGES[name].pool
+    pool = GRAPH[name].pool
     parameters = {"run": run.folder.name, "stage": name}
     flow_run = run_deployment(f"stage/{pool}", parameters=parameters, timeout=24 * 3600)
     state = flow_run.state
@@ -141,6 +90,6 @@ def stage_flow(run: str, stage: StageName) -> None:
     config: PipelineConfig = read_run_config(folder)
     with open_run(config, locked=False) as here:
         key = stage_key(here, stage)
-        outputs = STAGES[stage].act(here)
+        outputs = ACTS[stage](here)
         result = {"key": key, "outputs": outputs}
         storage.write_json(here.path("stages", f"{stage}.json"), result)

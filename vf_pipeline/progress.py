@@ -31,12 +31,17 @@ class Progress:
 
     def line(self) -> str:
         """Return the state as one plain line: done, rate, time left, text."""
-        elapsed = max(time.monotonic() - self._started_at, 1e-9)
-        rate = (self.done - self._first) / elapsed
-        left = f"{(self.total - self.done) / rate:.0f} s left" if rate > 0 else "starting"
-        pace = f"{rate:.1f}/s" if rate >= 1 or rate == 0 else f"{1 / rate:.1f} s each"
         text = f" · {self.text}" if self.text else ""
-        return f"{self.title}: {self.done}/{self.total} · {pace} · {left}{text}"
+        return f"{self.title}: {self.done}/{self.total} · {self.pace()}{text}"
+
+    def pace(self) -> str:
+        """Return rate and time left; the very first units say little about either."""
+        counted = self.done - self._first
+        if counted < max(1, self.total // 50):
+            return "starting"
+        rate = counted / max(time.monotonic() - self._started_at, 1e-9)
+        each = f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each"
+        return f"{each} · {(self.total - self.done) / rate:.0f} s left"
 
 
 class _PlainProgress(Progress):
@@ -57,12 +62,12 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Progress]:
         yield _PlainProgress(title, total, done)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
 
     class Bar(Progress):
         def _show(self) -> None:
-            bar.update(task, completed=self.done, text=self.text, pace=self.line().split(" · ")[1])
+            bar.update(task, completed=self.done, text=self.text, pace=self.pace())
 
     columns = (
         TextColumn("{task.description}"),
@@ -70,8 +75,6 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Progress]:
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
         TextColumn("{task.fields[pace]}"),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
         TextColumn("{task.fields[text]}"),
     )
     with RichProgress(*columns, console=Console(stderr=True)) as bar:

@@ -1,5 +1,7 @@
 """A run directory belongs to its settings and to one process."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,8 @@ def test_plan_says_what_would_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "configs/quickstart.toml"]) == 0
     out = capsys.readouterr().out
     assert out.count("will run") == 8
+
+
+def test_a_plan_needs_no_prefect() -> None:
+    code = "import sys, flows.chain; sys.exit('prefect' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -6,17 +6,21 @@ from typing import Generic, TypeVar
 
 MINIMUM = 8
 """Fewest tokens for which a shared stem is kept apart."""
+WORTH = 64
+"""Fewest tokens that a stem must save: a pass of its own reads all weights for a few tokens."""
 
 Ids = tuple[int, ...]
 T = TypeVar("T")
 
 
-def shared_stems(waiting: Sequence[Ids], recent: Sequence[Ids] = ()) -> list[Ids]:
+def shared_stems(
+    waiting: Sequence[Ids], recent: Sequence[Ids] = (), worth: int = WORTH
+) -> list[Ids]:
     """Return the stems that at least two prompts share, shorter before longer.
 
-    A stem is listed when it adds ``MINIMUM`` tokens to the one before it, and when a waiting prompt
-    runs through it. It never holds a waiting prompt whole: the last token is always computed, for
-    its logits.
+    A stem is listed when it adds ``MINIMUM`` tokens to the one before it, when a waiting prompt
+    runs through it, and when it saves ``worth`` tokens: those it adds, for each prompt but one. It
+    never holds a waiting prompt whole: the last token is always computed, for its logits.
     """
     stems: list[Ids] = []
     pending = [(list(waiting), list(recent), 0)]
@@ -25,7 +29,8 @@ def shared_stems(waiting: Sequence[Ids], recent: Sequence[Ids] = ()) -> list[Ids
         if not here or len(here) + len(seen) < 2:
             continue
         depth = min(_common([*here, *seen]), min(len(p) for p in here) - 1)
-        if depth - base >= MINIMUM:
+        added = depth - base
+        if added >= MINIMUM and added * (len(here) + len(seen) - 1) >= worth:
             stems.append(here[0][:depth])
             base = depth
         branches: dict[int, tuple[list[Ids], list[Ids]]] = {}

@@ -63,16 +63,23 @@ def test_stems_are_nested_and_only_where_they_pay() -> None:
     system = tuple(range(10))
     shots_a, shots_b = tuple(range(100, 120)), tuple(range(200, 220))
     prompts = [(*system, *shots_a, 1, 5), (*system, *shots_a, 2, 5), (*system, *shots_b, 3, 5)]
-    assert shared_stems(prompts) == [system, (*system, *shots_a)]
-    assert shared_stems(prompts[2:], [(*system, *shots_b, 4)]) == [(*system, *shots_b)]
+    assert shared_stems(prompts, worth=1) == [system, (*system, *shots_a)]
+    assert shared_stems(prompts[2:], [(*system, *shots_b, 4)], worth=1) == [(*system, *shots_b)]
     assert shared_stems([(1, 2, 3, 4), (1, 2, 3, 5)]) == []
     assert shared_stems([system]) == []
 
 
 def test_equal_prompts_share_all_but_their_last_token() -> None:
     prompt = tuple(range(20))
-    assert shared_stems([prompt, prompt]) == [prompt[:-1]]
-    assert shared_stems([prompt, (*prompt, 7)]) == [prompt[:-1]]
+    assert shared_stems([prompt, prompt], worth=1) == [prompt[:-1]]
+    assert shared_stems([prompt, (*prompt, 7)], worth=1) == [prompt[:-1]]
+
+
+@pytest.mark.parametrize(("prompts", "listed"), [(7, 0), (8, 0), (9, 1), (10, 1)])
+def test_a_stem_must_save_more_than_it_costs(prompts: int, listed: int) -> None:
+    stem = tuple(range(8))
+    waiting = [(*stem, 100 + i) for i in range(prompts - 1)]
+    assert len(shared_stems(waiting, [(*stem, 99)])) == listed, "8 tokens for all prompts but one"
 
 
 def test_the_stem_store_keeps_what_was_used_last() -> None:
