@@ -1,49 +1,34 @@
-"""Drive the chain from the command line.
+"""Drive the chain from the command line: ``python -m flows COMMAND``.
 
-    python -m flows plan configs/quickstart.toml
-    python -m flows run configs/quickstart.toml --set grpo.lr=1e-6
-    python -m flows resume runs/quickstart-0123456789
-    python -m flows ui
-python -m flows up
-python -m flows down
-
-Exit codes: 0 ok, 1 failed, 2 usage or config, 3 gate not passed, 4 missing prerequisite, 130
-interrupted. Results go to stdout, everything else to stderr.
+Commands: ``plan`` and ``run`` with a TOML file, ``resume`` with a run directory, ``ui``, ``up`` and
+``down``. Exit codes: 0 ok, 1 failed, 2 usage or config, 3 gate not passed, 4 missing prerequisite,
+130 interrupted. Results go to stdout, everything else to stderr.
 """
 
 import argparse
-import signal
+import shlex
 import sys
-import traceback
 from pathlib import Path
-from types import FrameType
 
-from vf_pipeline.errors import VfError
+from vf_pipeline.cli.main import INTERRUPTED, run_cli
 
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the command line, run the command, and return its exit code."""
-    args = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        return _dispatch(args)
-    except VfError as error:
-        _complain(args, str(error))
-        return error.exit_code
-    except KeyboardInterrupt:
-        _complain(args, "interrupted; what is done is saved")
-        return 130
-    except Exception as error:
-        _complain(args, f"{type(error).__name__}: {error} (--debug shows where)")
-        if args.debug:
-            traceback.print_exc()
-        return 1
+    arguments = sys.argv[1:] if argv is None else argv
+    args = _parser().parse_args(arguments)
+    code = run_cli(lambda: _dispatch(args), arguments)
+    if args.command == "run" and code in (1, INTERRUPTED):
+        settings = [part for value in args.set for part in ("--set", value)]
+        again = shlex.join(["python", "-m", "flows", "run", *args.config, *settings])
+        sys.stderr.write(f"resume: {again}\n")
+    return code
 
 
 def _dispatch(args: argparse.Namespace) -> int:
     from flows.preflight import check_extras
 
-    check_extras()
+    check_extras("pipeline")
     if args.command == "ui":
         from flows.ui import serve_uis
 
@@ -52,6 +37,7 @@ def _dispatch(args: argparse.Namespace) -> int:
         from flows import local
 
         return local.up() if args.command == "up" else local.down()
+    check_extras("train")
     from flows import chain
     from tasks.run import config_from, read_run_config
 
@@ -92,18 +78,6 @@ def _parser() -> argparse.ArgumentParser:
             "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks"
         )
     return parser
-
-
-def _complain(args: argparse.Namespace, message: str) -> None:
-    sys.stderr.write(f"error: {message}\n")
-    if args.command == "run":
-        settings = [part for value in args.set for part in ("--set", value)]
-        again = " ".join(["python -m flows run", *args.config, *settings])
-        sys.stderr.write(f"resume: {again}\n")
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

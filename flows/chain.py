@@ -1,7 +1,6 @@
 """One command around the flow: preflight, server, calibration, the run, and its verdict."""
 
 import logging
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -29,15 +28,14 @@ def run(config: PipelineConfig, *, fresh: bool = False, debug: bool = False) -> 
         VfError: something is missing, or a stage failed.
     """
     folder = run_dir_of(config)
-    check_run(config, folder)
     _log_to_stderr(debug)
-    if fresh and folder.exists():
-        shutil.rmtree(folder)
-    done = _finished(config)
+    done = None if fresh else _finished(config)
     if done is not None:
-        machine = storage.read_json(folder / "machine.json")
-        _show(folder, done, machine)
+        _show(folder, done, storage.read_json(folder / "machine.json"))
         return 0 if done["passed"] else 3
+    check_run(config, folder)
+    with open_run(config, fresh=fresh):
+        pass
     started_at = time.monotonic()
     with PeakMemory() as memory:
         log.info("run directory: %s", folder)
@@ -61,13 +59,10 @@ def plan(config: PipelineConfig) -> int:
     folder = run_dir_of(config)
     check_run(config, folder)
     lines = [f"run directory: {folder}"]
-    known = folder.exists()
-    with open_run(config) as here:
-        for name, stage in GRAPH.items():
-            state = "reused" if reusable(here, name) is not None else "will run"
-            lines.append(f"  {name:17} {state:9} pool vf-{stage.pool}")
-    if not known:
-        shutil.rmtree(folder)
+    manifest = Manifest.open(folder)
+    for name, stage in GRAPH.items():
+        state = "reused" if reusable(config, manifest, name) is not None else "will run"
+        lines.append(f"  {name:17} {state:9} pool vf-{stage.pool}")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
@@ -75,10 +70,11 @@ def plan(config: PipelineConfig) -> int:
 def _finished(config: PipelineConfig) -> dict[str, Any] | None:
     """Return the outcome of a run whose last stage is done, for these very settings."""
     folder = run_dir_of(config)
-    if not (folder / "manifest.json").exists() or not (folder / "machine.json").exists():
+    manifest = Manifest.open(folder)
+    # The records in Prefect and MLflow are closed after the last stage, and noted then.
+    if not manifest.facts.get("published") or not (folder / "machine.json").exists():
         return None
-    with open_run(config) as here:
-        return reusable(here, "promote")
+    return reusable(config, manifest, "promote")
 
 
 def _calibrated(folder: Path) -> float:

@@ -18,7 +18,7 @@ def evaluate_flow(form: EvaluationForm) -> dict[str, Any]:
     Args:
         form: Which model, which environment, how many examples.
     """
-    with open_run(form.to_config()) as run, recorded(run):
+    with open_run(form.to_config(), fresh=form.fresh) as run, recorded(run):
         run_stage(run, "prepare")
         outcome = run_stage(run, "evaluate-base")
         publish_evaluation(run, outcome["result"])

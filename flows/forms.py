@@ -49,6 +49,7 @@ class Form(BaseModel):
     environment: str = _field("number-sense", "Environment", "Id of an installed environment.", 1)
     model: str = _field("smollm2-135m", "Model", "A known name, a local folder or a hub id.", 2)
     seed: int = _field(0, "Seed", "Seed of data, sampling and training.", 3, ge=0)
+    fresh: bool = _field(False, "Start over", "Throw away an earlier run of the same settings.", 80)
     settings: list[str] = _field(
         [], "Further settings", "Lines of the form key=value, such as eval.max_tokens=16.", 90
     )

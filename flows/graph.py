@@ -3,11 +3,14 @@
 Deliberately knows nothing of Prefect, so that a plan and a finished run need no server.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from tasks.run import Run
 from vf_pipeline import storage
+from vf_pipeline.configs import PipelineConfig
+from vf_pipeline.manifest import Manifest
 
 StageName = Literal[
     "prepare",
@@ -44,17 +47,32 @@ GRAPH: dict[StageName, Stage] = {
 }
 
 
-def stage_key(run: Run, name: StageName) -> str:
+_PLACES = {"uri", "rollouts", "report"}
+
+
+def stage_key(config: PipelineConfig, manifest: Manifest, name: StageName) -> str:
     """Return what a stage depends on, as a digest: its settings and what it is given."""
     stage = GRAPH[name]
-    config = run.config.model_dump(mode="json")
-    settings = {part: config[part] for part in stage.settings}
-    inputs = {need: run.manifest.stages[need].outputs for need in stage.needs}
+    values = config.model_dump(mode="json")
+    settings = {part: values[part] for part in stage.settings}
+    inputs = {need: manifest.stages[need].outputs for need in stage.needs}
     return storage.digest_json({"stage": name, "settings": settings, "inputs": inputs})
 
 
-def reusable(run: Run, name: StageName) -> dict[str, Any] | None:
-    """Return what a stage made before, if it is done for these settings and inputs."""
-    if any(need not in run.manifest.stages for need in GRAPH[name].needs):
+def reusable(config: PipelineConfig, manifest: Manifest, name: StageName) -> dict[str, Any] | None:
+    """Return what a stage made for these settings and inputs, if it did and it is still there."""
+    if any(need not in manifest.stages for need in GRAPH[name].needs):
         return None
-    return run.manifest.done(name, stage_key(run, name))
+    made = manifest.done(name, stage_key(config, manifest, name))
+    if made is None or not all(Path(path).exists() for path in _paths(made)):
+        return None
+    return made
+
+
+def _paths(outputs: Any, key: str = "") -> Iterator[str]:
+    """Yield the local files and folders that a stage's outputs name."""
+    if isinstance(outputs, dict):
+        for name, value in outputs.items():
+            yield from _paths(value, name)
+    elif key in _PLACES and isinstance(outputs, str) and Path(outputs).is_absolute():
+        yield outputs

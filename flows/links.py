@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from prefect.runtime import flow_run
 
 from tasks.addresses import prefect_ui
+from tasks.artifacts import publish_link
 from tasks.run import Run
 
 
@@ -18,4 +19,5 @@ def recorded(run: Run) -> Iterator[None]:
         parent.set_tags({"prefect.flow_run_id": flow_run_id or "", "prefect.flow_run_url": url})
         parent.log_params(run.config.model_dump(exclude={"execution"}))
         run.manifest.note(prefect_flow_run=flow_run_id, prefect_url=url, mlflow_url=parent.url)
+        publish_link(run)
         yield

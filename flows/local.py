@@ -4,38 +4,46 @@ import os
 import subprocess
 import sys
 import time
-import urllib.request
+import uuid
+from pathlib import Path
 from typing import Any
 
 import psutil
 
-from flows.server import prefect_environment
+from flows.server import database_lock, prefect_environment
 from flows.services import Service, mlflow_service, prefect_service, worker_service
 from tasks.addresses import mlflow_ui, prefect_api, prefect_ui
 from tasks.run import ROOT, state_dir
 from vf_pipeline import storage
 from vf_pipeline.errors import PrerequisiteError, ProcessError
+from vf_pipeline.serving.process import TAG_VAR, answers
+from vf_pipeline.serving.process_tree import end_tree, find_tree, started_at
 
 READY_TIMEOUT_S = 180.0
 GRACE_S = 20.0
+SETTLE_S = 3.0
 
 
 def up() -> int:
     """Start what is not running yet, make the pools, and deploy; return 0.
 
     Raises:
-        ProcessError: a server did not become ready; everything started here is ended again.
+        ProcessError: a server did not become ready; what was started here is ended again.
+        PrerequisiteError: a port is taken, or a run has the project's database.
     """
     os.environ.update(prefect_environment() | {"PREFECT_API_URL": prefect_api()})
     os.environ |= {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_RUNNER_POLL_FREQUENCY": "2"}
+    started: list[str] = []
     try:
-        for service in (prefect_service(), mlflow_service()):
-            _start(service)
+        if not _alive(_records().get(prefect_service().name)):
+            with database_lock():
+                _start(prefect_service(), started)
+        _start(mlflow_service(), started)
         _bootstrap()
         for pool in ("vf-cpu", "vf-gpu"):
-            _start(worker_service(pool))
+            _start(worker_service(pool), started)
     except BaseException:
-        down()
+        _end(started)
         raise
     sys.stdout.write(f"Prefect: {prefect_ui()}\nMLflow:  {mlflow_ui()}\nend them: make down\n")
     return 0
@@ -43,27 +51,22 @@ def up() -> int:
 
 def down() -> int:
     """End every process that `up` started, workers first; return 0."""
-    records = _records()
-    for name in sorted(records, key=lambda name: not name.startswith("worker")):
-        process = _alive(records[name])
-        if process is not None:
-            _end(process)
-            sys.stderr.write(f"ended {name}\n")
-    storage.remove(_record_path())
+    _end(list(_records()))
     return 0
 
 
-def _start(service: Service) -> None:
-    records = _records()
-    if _alive(records.get(service.name)) is not None:
+def _start(service: Service, started: list[str]) -> None:
+    """Start a service unless it runs; its name is added to ``started``."""
+    if _alive(_records().get(service.name)):
         return
-    if service.ready_url and _answers(service.ready_url):
+    if service.ready_url and answers(service.ready_url):
         raise PrerequisiteError(
             f"something else answers at {service.ready_url}",
             "end it, or choose other ports with VF_PREFECT_PORT and VF_MLFLOW_PORT",
         )
     log_path = state_dir() / "logs" / f"{service.name}.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
+    tag = uuid.uuid4().hex
     with log_path.open("ab") as log:
         process = subprocess.Popen(
             service.command,
@@ -71,22 +74,22 @@ def _start(service: Service) -> None:
             stderr=log,
             stdin=subprocess.DEVNULL,
             cwd=ROOT,
+            env=os.environ | {TAG_VAR: tag},
             start_new_session=True,
         )
-    started_at = psutil.Process(process.pid).create_time()
-    records[service.name] = {"pid": process.pid, "created": started_at}
-    storage.write_json(_record_path(), records)
-    _await_ready(service, process)
+    record = {"pid": process.pid, "started_at": started_at(process.pid), "tag": tag}
+    storage.write_json(_record_path(), _records() | {service.name: record})
+    started.append(service.name)
+    _await_ready(service, process, log_path)
 
 
-def _await_ready(service: Service, process: "subprocess.Popen[bytes]") -> None:
-    log_path = state_dir() / "logs" / f"{service.name}.log"
-    deadline = time.monotonic() + (READY_TIMEOUT_S if service.ready_url else 3.0)
+def _await_ready(service: Service, process: "subprocess.Popen[bytes]", log_path: Path) -> None:
+    deadline = time.monotonic() + (READY_TIMEOUT_S if service.ready_url else SETTLE_S)
     while time.monotonic() < deadline:
         if process.poll() is not None:
             tail = log_path.read_text(errors="replace").strip().splitlines()[-5:]
             raise ProcessError(f"{service.name} died: {' / '.join(tail)}", f"see {log_path}")
-        if service.ready_url and _answers(service.ready_url):
+        if service.ready_url and answers(service.ready_url):
             return
         time.sleep(0.3)
     if service.ready_url:
@@ -112,44 +115,27 @@ def _bootstrap() -> None:
         raise ProcessError(f"deploying failed: {last[0]}", "see deployments/prefect.yaml")
 
 
-def _end(process: psutil.Process) -> None:
-    family = [process, *process.children(recursive=True)]
-    for member in family:
-        _signal(member, "terminate")
-    _, alive = psutil.wait_procs(family, timeout=GRACE_S)
-    for member in alive:
-        _signal(member, "kill")
-    psutil.wait_procs(alive, timeout=5)
+def _end(names: list[str]) -> None:
+    """End services with all that they started, workers first, and forget them."""
+    for name in sorted(names, key=lambda name: not name.startswith("worker")):
+        records = _records()
+        record = records.pop(name)
+        tree = find_tree(record["pid"], TAG_VAR, record["tag"], record["started_at"])
+        if tree:
+            end_tree(tree, GRACE_S)
+            sys.stderr.write(f"ended {name}\n")
+        storage.write_json(_record_path(), records)
 
 
-def _signal(process: psutil.Process, how: str) -> None:
-    try:
-        getattr(process, how)()
-    except psutil.NoSuchProcess:
-        return
-
-
-def _alive(record: dict[str, Any] | None) -> psutil.Process | None:
-    """Return the recorded process if it still is that one: pids are used again, start times not."""
+def _alive(record: dict[str, Any] | None) -> bool:
+    """Return whether the recorded process still is that one: pids are used again."""
     if record is None:
-        return None
-    try:
-        process = psutil.Process(record["pid"])
-        same = abs(process.create_time() - record["created"]) < 1.0
-        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-    except psutil.NoSuchProcess:
-        return None
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
         return False
+    same = abs(started_at(record["pid"]) - record["started_at"]) < 1.0
+    return same and psutil.Process(record["pid"]).status() != psutil.STATUS_ZOMBIE
 
 
-def _record_path() -> Any:
+def _record_path() -> Path:
     return state_dir() / "services.json"
 
 

@@ -1,11 +1,11 @@
-"""Clean up after runs that were killed: orphaned processes, MLflow runs left open."""
+"""Clean up after runs that were killed: end the processes that they left behind."""
 
 import fcntl
 from pathlib import Path
 
 from prefect import flow
 
-from tasks.run import runs_dir
+from tasks.run import LOCK, runs_dir
 from vf_pipeline.serving.process import reap
 
 
@@ -15,16 +15,13 @@ def reap_flow() -> int:
 
     A run that somebody works on is passed over: its lock is held.
     """
-    return sum(reap(record) for record in _idle_records())
+    return sum(_reap_idle(record) for record in sorted(runs_dir().glob("*/processes.json")))
 
 
-def _idle_records() -> list[Path]:
-    records = []
-    for record in sorted(runs_dir().glob("*/processes.json")):
-        with (record.parent / "lock").open("a", encoding="utf-8") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                continue
-            records.append(record)
-    return records
+def _reap_idle(record: Path) -> int:
+    with (record.parent / LOCK).open("a", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return 0
+        return reap(record)

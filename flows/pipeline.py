@@ -18,7 +18,7 @@ def pipeline_flow(form: PipelineForm) -> dict[str, Any]:
     Args:
         form: What to run; the same settings find the same run again and resume it.
     """
-    with open_run(form.to_config()) as run, recorded(run):
+    with open_run(form.to_config(), fresh=form.fresh) as run, recorded(run):
         run_stage(run, "prepare")
         run_stage(run, "evaluate-base")
         run_stage(run, "synthesize")
@@ -28,4 +28,5 @@ def pipeline_flow(form: PipelineForm) -> dict[str, Any]:
         run_stage(run, "evaluate-trained")
         outcome = run_stage(run, "promote")
         publish_verdict(run, outcome["verdict"])
+        run.manifest.note(published=True)
         return outcome

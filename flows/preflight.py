@@ -1,25 +1,31 @@
 """What must be there before a run starts: extras, environment, disk, a trainable model."""
 
 import importlib.util
+import os
 from pathlib import Path
 
+from flows.server import is_up
+from tasks.addresses import prefect_api
 from vf_pipeline import storage
 from vf_pipeline.configs import PipelineConfig
 from vf_pipeline.errors import ConfigError, PrerequisiteError, StorageError, UnknownNameError
 from vf_pipeline.registry import installed_environments
 
 _EXTRAS = {"pipeline": ("prefect", "mlflow"), "train": ("torch", "transformers", "accelerate")}
-_BYTES_PER_RUN = 6_000_000_000
+_WEIGHTS_BYTES = 540_000_000
+_WEIGHTS_PER_RUN = 11
+"""Most copies of the weights on disk at once: models, published versions, checkpoints with their
+optimizer's state while a new one replaces an old one."""
 
 
-def check_extras() -> None:
-    """Check that the packages of the chain are installed.
+def check_extras(*extras: str) -> None:
+    """Check that the packages of some extras are installed.
 
     Raises:
         PrerequisiteError: one is missing; names the extra that brings it.
     """
-    for extra, packages in _EXTRAS.items():
-        for package in packages:
+    for extra in extras:
+        for package in _EXTRAS[extra]:
             if importlib.util.find_spec(package) is None:
                 raise PrerequisiteError(
                     f"{package} is not installed",
@@ -46,13 +52,29 @@ def check_run(config: PipelineConfig, folder: Path) -> None:
             "which an endpoint does not allow",
             'use engine = "builtin"; to measure an endpoint: vf-eval ENV -b URL -m MODEL',
         )
+    server = os.environ.get("PREFECT_API_URL") or prefect_api()
+    if config.execution == "deployments" and not is_up(server):
+        raise PrerequisiteError(
+            "execution = 'deployments' needs a Prefect server and workers that stay", "make up"
+        )
+    needed = _WEIGHTS_PER_RUN * _weights_bytes(config.model.name) - _size(folder)
     free = storage.free_bytes(folder)
-    if free < _BYTES_PER_RUN:
+    if free < needed:
         raise StorageError(
-            f"a run needs about {_BYTES_PER_RUN / 1e9:.0f} GB of disk, {folder.parent} has "
+            f"the run needs about {needed / 1e9:.1f} GB more of disk, {folder.parent} has "
             f"{free / 1e9:.1f} GB",
             "free some space, or set VF_RUNS to a folder on a larger disk",
         )
+
+
+def _weights_bytes(name: str) -> int:
+    """Return the size of a local folder's weights; others count as large as the default model."""
+    local = sum(path.stat().st_size for path in Path(name).glob("*.safetensors"))
+    return local or _WEIGHTS_BYTES
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _importable(module: str) -> bool:

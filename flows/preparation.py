@@ -17,5 +17,5 @@ def prepare_flow(form: Form) -> dict[str, Any]:
     Args:
         form: Which model and which environment.
     """
-    with open_run(form.to_config()) as run, recorded(run):
+    with open_run(form.to_config(), fresh=form.fresh) as run, recorded(run):
         return run_stage(run, "prepare")

@@ -4,7 +4,6 @@ import fcntl
 import logging
 import os
 import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from tasks.addresses import prefect_api
 from tasks.run import state_dir
 from vf_pipeline.errors import PrerequisiteError
-from vf_pipeline.serving.process import ManagedProcess, free_port
+from vf_pipeline.serving.process import ManagedProcess, answers, free_port
 
 
 def prefect_environment() -> dict[str, str]:
@@ -24,16 +23,14 @@ def prefect_environment() -> dict[str, str]:
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "flows,vf_pipeline",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        # The servers are this machine's own: never through a proxy.
+        "NO_PROXY": ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1", "localhost"])),
     }
 
 
 def is_up(api: str) -> bool:
     """Return whether a Prefect server answers."""
-    try:
-        with urllib.request.urlopen(f"{api}/health", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+    return answers(f"{api}/health")
 
 
 @contextmanager
@@ -59,13 +56,14 @@ def prefect_server(log_dir: Path, *, quiet: bool = True) -> Iterator[str]:
     if named or is_up(prefect_api()):
         api = named or prefect_api()
         os.environ["PREFECT_API_URL"] = api
+        os.environ.setdefault("VF_PREFECT_UI", api.removesuffix("/api"))
         yield api
         return
     port = free_port()
     api = f"http://127.0.0.1:{port}/api"
     command = [sys.executable, "-m", "prefect", "server", "start"]
     with (
-        _database_lock(),
+        database_lock(),
         ManagedProcess(
             "prefect-server",
             [*command, "--host", "127.0.0.1", "--port", str(port)],
@@ -97,7 +95,7 @@ def _stop_sending_logs() -> None:
 
 
 @contextmanager
-def _database_lock() -> Iterator[None]:
+def database_lock() -> Iterator[None]:
     """Hold the project's Prefect database: sqlite serves one server well, not two."""
     path = state_dir() / "prefect" / "server.lock"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ def synthesize_flow(form: SynthesisForm) -> dict[str, Any]:
     Args:
         form: Which model, which environment, how many samples.
     """
-    with open_run(form.to_config()) as run, recorded(run):
+    with open_run(form.to_config(), fresh=form.fresh) as run, recorded(run):
         run_stage(run, "prepare")
         outcome = run_stage(run, "synthesize")
         publish_rows(run, outcome)

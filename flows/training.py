@@ -18,7 +18,7 @@ def train_flow(form: TrainingForm) -> dict[str, Any]:
     Args:
         form: Which model, which environment, and how it is trained.
     """
-    with open_run(form.to_config()) as run, recorded(run):
+    with open_run(form.to_config(), fresh=form.fresh) as run, recorded(run):
         run_stage(run, "prepare")
         run_stage(run, "synthesize")
         run_stage(run, "sft")

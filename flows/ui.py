@@ -2,14 +2,14 @@
 
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
-from flows.server import is_up, prefect_environment
+from flows.server import database_lock, is_up, prefect_environment
 from flows.services import mlflow_service, prefect_service
 from tasks.addresses import mlflow_ui, prefect_api, prefect_ui
 from tasks.run import state_dir
 from vf_pipeline.errors import PrerequisiteError
-from vf_pipeline.serving.process import ManagedProcess
+from vf_pipeline.serving.process import ManagedProcess, reap
 
 
 def serve_uis() -> int:
@@ -21,7 +21,10 @@ def serve_uis() -> int:
     """
     if is_up(prefect_api()):
         raise PrerequisiteError("the UIs are up already", f"open {prefect_ui()} and {mlflow_ui()}")
+    record = state_dir() / "ui.json"
     with ExitStack() as stack:
+        stack.enter_context(database_lock())
+        reap(record)
         running = [
             stack.enter_context(
                 ManagedProcess(
@@ -31,13 +34,16 @@ def serve_uis() -> int:
                     env=prefect_environment(),
                     ready_url=service.ready_url,
                     ready_timeout_s=180.0,
+                    record=record,
                 )
             )
             for service in (prefect_service(), mlflow_service())
         ]
         sys.stdout.write(f"Prefect: {prefect_ui()}\nMLflow:  {mlflow_ui()}\nCtrl-C ends both\n")
         sys.stdout.flush()
-        while True:
-            for server in running:
-                server.check()
-            time.sleep(1.0)
+        with suppress(KeyboardInterrupt):
+            while True:
+                for server in running:
+                    server.check()
+                time.sleep(1.0)
+    return 0

@@ -38,6 +38,12 @@ def publish_training(run: Run, outcome: dict[str, Any]) -> None:
     _publish(run, "training", f"{outcome['steps']} GRPO steps", [model, *rest])
 
 
+def publish_link(run: Run) -> None:
+    """Write where the run is in MLflow."""
+    key = f"mlflow-{run.config.name}"
+    create_link_artifact(mlflow_link(run), link_text="The run in MLflow", key=key)
+
+
 def stage_rows(run: Run) -> list[dict[str, Any]]:
     """Return one row a finished stage: name, seconds, key."""
     return [
@@ -56,4 +62,3 @@ def _publish(run: Run, kind: str, head: str, rest: list[str]) -> None:
     body = "\n".join([f"# {head}", "", *rest, ""])
     create_markdown_artifact(body, key=f"{kind}-{key}", description=head)
     create_table_artifact(stage_rows(run), key=f"stages-{key}", description="What each stage did")
-    create_link_artifact(mlflow_link(run), link_text="The run in MLflow", key=f"mlflow-{key}")

@@ -1,8 +1,6 @@
 """Gather what a chain's report shows, from the run directory alone."""
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 from tasks.run import Run
 from vf_pipeline import storage
@@ -14,6 +12,7 @@ from vf_pipeline.evaluation.report import (
     SampleRollout,
     StageTime,
 )
+from vf_pipeline.training.metrics import read_metrics
 from vf_pipeline.types import Messages, Rollout, Score
 
 Pairs = Sequence[tuple[Rollout, Score]]
@@ -70,13 +69,11 @@ def chain_report(
 
 def reward_curve(run: Run) -> list[tuple[float, float]]:
     """Return (step, mean reward of its samples) of the GRPO stage; a redone step counts once."""
-    points: dict[float, float] = {}
-    path = run.path("grpo", "metrics.jsonl")
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            record: dict[str, Any] = json.loads(line)
-            if "reward/mean" in record:
-                points[float(record["step"])] = float(record["reward/mean"])
+    points = {
+        float(line["step"]): float(line["reward/mean"])
+        for line in read_metrics(run.path("grpo", "metrics.jsonl"))
+        if "reward/mean" in line
+    }
     return sorted(points.items())
 
 

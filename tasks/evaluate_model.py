@@ -10,7 +10,6 @@ from prefect.cache_policies import NO_CACHE
 from tasks.run import Run
 from vf_pipeline.data.files import read_examples
 from vf_pipeline.evaluation.evaluate import evaluate
-from vf_pipeline.registry import load_environment
 from vf_pipeline.types import DatasetRef, ModelRef
 
 
@@ -18,10 +17,11 @@ from vf_pipeline.types import DatasetRef, ModelRef
 def evaluate_model(run: Run, stage: str, model: ModelRef) -> dict[str, Any]:
     """Return the result's numbers and where its rollouts lie."""
     config = run.config
-    env = load_environment(config.environment.id, **config.environment.args)
+    env = run.load_environment()
     data = DatasetRef(**run.stage_outputs["prepare"]["data"]["eval"])
     settings = {
-        "environment": config.environment.model_dump() | {"version": env.version},
+        "environment": config.environment.model_dump()
+        | run.stage_outputs["prepare"]["environment"],
         "eval": config.eval.model_dump(
             include={"rollouts_per_example", "max_tokens", "temperature"}
         ),

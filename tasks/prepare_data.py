@@ -7,24 +7,26 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.run import Run
+from vf_pipeline import storage
+from vf_pipeline.configs import PipelineConfig
 from vf_pipeline.data.files import write_examples
 from vf_pipeline.data.split import split_examples
 from vf_pipeline.models import resolve_model
-from vf_pipeline.registry import load_environment
+from vf_pipeline.types import ModelRef
 
 
 @task(name="prepare-data", cache_policy=NO_CACHE)
 def prepare_data(run: Run) -> dict[str, Any]:
     """Return references to the data parts and to the base model."""
     config = run.config
-    env = load_environment(config.environment.id, **config.environment.args)
+    env = run.load_environment()
     sizes = {
         "eval": config.data.eval_examples,
         "synth": config.data.synth_examples,
         "train": config.data.train_examples,
     }
     parts = split_examples(env.examples("train"), sizes, config.seed)
-    model = resolve_model(config.model.name)
+    model = _model(config)
     with run.start_tracker("prepare") as tracker:
         data = {}
         for name, examples in parts.items():
@@ -33,4 +35,13 @@ def prepare_data(run: Run) -> dict[str, Any]:
             data[name] = asdict(ref)
         tracker.log_metrics({f"rows/{name}": float(ref["rows"]) for name, ref in data.items()})
         tracker.log_params({"environment": env.env_id, "environment_version": env.version})
-    return {"data": data, "model": asdict(model), "environment_version": env.version}
+    environment = {"version": env.version, "rubric": env.rubric.digest()}
+    return {"data": data, "model": asdict(model), "environment": environment}
+
+
+def _model(config: PipelineConfig) -> ModelRef:
+    """Return the weights; at an endpoint a model is its name there."""
+    if config.inference.engine == "endpoint":
+        identity = {"base_url": config.inference.base_url, "model": config.model.name}
+        return ModelRef(config.model.name, storage.digest_json(identity))
+    return resolve_model(config.model.name)

@@ -55,11 +55,14 @@ def verdict_lines(
 ) -> list[str]:
     """Return the verdict: the gain first, then what each training stage added."""
     sign = "PASSED" if passed else "NOT PASSED"
-    return [
+    lines = [
         f"{sign}: {verdict(total)}",
         f"SFT over base:  {verdict(by_sft)}",
         f"GRPO over SFT:  {verdict(by_grpo)}",
     ]
+    if total.unpaired:
+        lines.append(f"{total.unpaired} examples left out: a rollout failed or has no score")
+    return lines
 
 
 def _pairs(run: Run, which: str) -> list[Any]:

@@ -9,7 +9,6 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.run import Run
 from vf_pipeline.data.files import read_examples
-from vf_pipeline.registry import load_environment
 from vf_pipeline.synthesis.synthesize import synthesize
 from vf_pipeline.types import DatasetRef, Example, Message
 
@@ -18,11 +17,12 @@ from vf_pipeline.types import DatasetRef, Example, Message
 def synthesize_rows(run: Run) -> dict[str, Any]:
     """Return a reference to the accepted rows, and how many fell at each step."""
     config = run.config
-    env = load_environment(config.environment.id, **config.environment.args)
+    env = run.load_environment()
     data = DatasetRef(**run.stage_outputs["prepare"]["data"]["synth"])
     model = run.model("prepare")
     shots, examples = _set_shots_apart(env, read_examples(Path(data.uri)), config.synth.shots)
     with run.start_tracker("synthesize") as tracker:
+        tracker.log_params(config.synth.model_dump() | {"model": model.uri})
         tracker.log_dataset(data, f"{env.env_id}/synth", "source")
         result = synthesize(
             env,
@@ -35,7 +35,8 @@ def synthesize_rows(run: Run) -> dict[str, Any]:
             folder=run.path("synthesize"),
             journal_settings={
                 "synth": config.synth.model_dump(exclude={"max_concurrent"}),
-                "environment": config.environment.model_dump() | {"version": env.version},
+                "environment": config.environment.model_dump()
+                | run.stage_outputs["prepare"]["environment"],
                 "model": model.digest,
                 "data": data.digest,
                 "seed": config.seed,

@@ -20,6 +20,7 @@ def train_grpo(run: Run) -> dict[str, Any]:
     config = run.config
     data = DatasetRef(**run.stage_outputs["prepare"]["data"]["train"])
     warm = run.model("sft")
+    run.load_environment()  # refuses one that has changed; the rollout worker loads its own
     endpoint = run.engine.endpoint_for(warm)
     with run.start_tracker("grpo") as tracker:
         tracker.log_params(config.grpo.model_dump() | {"model": warm.uri})

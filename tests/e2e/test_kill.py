@@ -1,11 +1,11 @@
 """The chain killed in each stage and run again: the same examples, each once."""
 
-import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -61,20 +61,33 @@ def test_killed_in_each_stage_in_turn(
     wanted = None
     for which in ("base", "sft", "trained"):
         lines = (folder / f"evaluate-{which}" / "rollouts.jsonl").read_text().splitlines()[1:]
-        keys = [
-            line.split(" ", 2)[1]
-            for line in lines
-            if json.loads(line.split(" ", 2)[2])["type"] == "rollout"
-        ]
+        keys = [line.split(" ", 2)[1] for line in lines if '"kind":"rollout"' in line]
         assert len(keys) == len(set(keys)) == 60
         wanted = wanted or set(keys)
         assert set(keys) == wanted
 
 
+def test_ctrl_c_saves_and_leaves_nothing_running(
+    chain_command: Callable[..., list[str]], project: dict[str, str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    process = start(chain_command(), project, log)
+    wait_for(log, "GRPO: 1/6", process)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=90) == 130, log.read_text()
+    said = log.read_text()
+    assert "interrupted" in said
+    assert "resume: python -m flows run" in said
+    assert "Traceback" not in said
+    assert leftovers(project["VF_RUNS"]) == []
+
+
 def leftovers(marker: str) -> list[str]:
+    """Return the commands of living processes that were started for these runs."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        command = " ".join(process.info["cmdline"] or [])
-        if marker in command and "pytest" not in command:
-            found.append(command)
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            mine = process.environ().get("VF_RUNS") == marker
+            if mine and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
     return found

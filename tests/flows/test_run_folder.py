@@ -42,7 +42,7 @@ def test_a_run_has_one_owner() -> None:
         (["run", "configs/quickstart.toml", "--set", "grpo.steps=0"], 2, "grpo.steps"),
         (["run", "configs/quickstart.toml", "--set", 'environment.id="nope"'], 2, "'nope'"),
         (["plan", "configs/quickstart.toml", "--set", 'inference.engine="endpoint"'], 2, "vf-eval"),
-        (["resume", "runs/nowhere"], 1, "runs/nowhere"),
+        (["resume", "runs/nowhere"], 2, "runs/nowhere"),
     ],
 )
 def test_mistakes_are_one_line(

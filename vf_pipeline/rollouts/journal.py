@@ -63,7 +63,13 @@ class _Progress:
 
     def see(self, key: str, data: dict[str, Any]) -> None:
         if data["kind"] == "score":
-            self.scored.add(key)
+            # Without a reward the play is as good as failed: it is played again.
+            if data["reward"] is not None:
+                self.scored.add(key)
+                self.failures.pop(key, None)
+            elif key in self.played:
+                self.played.discard(key)
+                self.failures[key] = self.failures.get(key, 0) + 1
             return
         # A new play is not what an older score was about.
         self.scored.discard(key)
@@ -72,7 +78,6 @@ class _Progress:
             self.failures[key] = self.failures.get(key, 0) + 1
         else:
             self.played.add(key)
-            self.failures.pop(key, None)
 
 
 class Journal:

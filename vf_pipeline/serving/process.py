@@ -198,7 +198,7 @@ class ManagedProcess:
         deadline = time.monotonic() + self._ready_timeout_s
         pause = 0.05
         while True:
-            ready = _answers(self._ready_url)
+            ready = answers(self._ready_url)
             # First whether it lives: another program may answer at its address.
             if not self.running:
                 raise self._death("died before it was ready")
@@ -327,6 +327,9 @@ class _Spawner:
                         stdout=log,
                         stderr=subprocess.STDOUT,
                         env=env,
+                        # Ctrl-C in a terminal is for us: a child that got it too would be gone
+                        # while it is still needed to end well.
+                        start_new_session=True,
                     )
                 )
             except Exception as error:
@@ -342,7 +345,8 @@ def _guarded(cmd: list[str]) -> list[str]:
 _SPAWNER = _Spawner()
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
+    """Return whether a server on this machine answers a GET with 200."""
     # No proxy: the addresses are this machine's.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

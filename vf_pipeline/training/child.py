@@ -5,6 +5,7 @@ model's folder appears whole, and result.json is written last. Nothing heavy is 
 the rollout worker starts from this very module.
 """
 
+import errno
 import logging
 import os
 import sys
@@ -116,7 +117,9 @@ def _objective(
     stack.callback(sync.clear)
     from vf_pipeline.training.grpo import GrpoObjective
 
-    return GrpoObjective(spec, feed, sync, state)
+    objective = GrpoObjective(spec, feed, sync, state)
+    stack.callback(objective.close)
+    return objective
 
 
 def _fit(spec: TrainSpec, objective: "Objective", sinks: "list[Sink]", resume: Path | None) -> Any:
@@ -137,8 +140,9 @@ def _fit(spec: TrainSpec, objective: "Objective", sinks: "list[Sink]", resume: P
     trainer = TokenTrainer(without_dropout(model), args, objective, spec.digest, sinks)
     try:
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
-    except OSError as error:
-        raise storage.explain_os_error(error, "write a checkpoint into", spec.work()) from error
+    except Exception as error:
+        _raise_if_disk_is_full(error, "write a checkpoint into", spec.work())
+        raise
     return trainer.model
 
 
@@ -147,7 +151,11 @@ def _publish(spec: TrainSpec, model: Any) -> ModelRef:
     source = Path(spec.model_dir)
     with storage.atomic_path(spec.output_dir) as folder:
         folder.mkdir()
-        model.save_pretrained(folder)
+        try:
+            model.save_pretrained(folder)
+        except Exception as error:
+            _raise_if_disk_is_full(error, "write the model into", Path(spec.output_dir))
+            raise
         for pattern in _TOKENIZER_FILES:
             for path in source.glob(pattern):
                 if path.is_file():
@@ -161,6 +169,16 @@ def _remove_torn(target: Path) -> None:
     if target.parent.is_dir():
         for path in target.parent.glob(f".{target.name}.*.partial"):
             storage.remove(path)
+
+
+def _raise_if_disk_is_full(error: Exception, doing: str, path: Path) -> None:
+    """Raise a StorageError in place of what torch and safetensors make of a full disk."""
+    text = str(error)
+    if isinstance(error, OSError):
+        raise storage.explain_os_error(error, doing, path) from error
+    if "No space left" in text or "os error 28" in text or "PytorchStreamWriter" in text:
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise storage.explain_os_error(full, doing, path) from error
 
 
 def _tracking_sink(spec: TrainSpec) -> "Sink":

@@ -4,6 +4,8 @@ import logging
 import statistics
 import time
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,6 +52,8 @@ class GrpoObjective:
         self.max_grad_norm = settings.max_grad_norm
         self.micro_tokens = settings.micro_tokens
         self.save_steps = settings.save_steps
+        self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weights")
+        self._loading: Future[None] | None = None
         self._samples: list[TrainSample] = []
         self._metrics: dict[str, float] = {}
         self._entropy = 0.0
@@ -59,6 +63,7 @@ class GrpoObjective:
         check_model(model)
         self.sync.clear()
         self._push(model, step)
+        self._loaded()
 
     def rows(self, step: int) -> list[Row]:
         """Return the completions of a step's groups, each behind its prompt.
@@ -66,6 +71,8 @@ class GrpoObjective:
         Raises:
             TrainingError: rollouts do not come, all fail, or have taught nothing for five steps.
         """
+        if self.settings.max_staleness == 0:
+            self._loaded()
         played = self.feed.take(step)
         chosen, stale = choose(played, self.settings.groups, self.settings.max_staleness)
         self.data.position = played.position
@@ -99,6 +106,7 @@ class GrpoObjective:
     def end_step(self, model: Any, step: int) -> None:
         """Hand the new weights to the engine. The last ones nobody samples with."""
         started = time.monotonic()
+        self._loaded()
         if step < self.steps:
             self._push(model, step)
         self._metrics["time/sync"] = time.monotonic() - started
@@ -113,9 +121,28 @@ class GrpoObjective:
         """Return where the data stands, for the checkpoint."""
         return self.data.to_dict()
 
+    def close(self) -> None:
+        """Wait until the engine has loaded what it was last given, or failed to."""
+        self._loader.shutdown(wait=True)
+
     def _push(self, model: Any, version: int) -> None:
-        self.sync.push(model, version)
+        """Write the weights now; the engine loads them while the next step is trained."""
+        folder = self.sync.write(model, version)
+        self._loading = self._loader.submit(self._load, folder, version)
+
+    def _load(self, folder: Path, version: int) -> None:
+        self.sync.load(folder, version)
         self.feed.allow(min(version + self.settings.max_staleness, self.steps - 1), version)
+
+    def _loaded(self) -> None:
+        """Wait until the engine serves the weights that were written last.
+
+        Raises:
+            TrainingError: it did not take them.
+        """
+        if self._loading is not None:
+            self._loading.result()
+            self._loading = None
 
     def _check_signal(self, played: StepGroups, chosen: list[Group]) -> None:
         if chosen:

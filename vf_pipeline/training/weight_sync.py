@@ -118,17 +118,24 @@ class WeightSync:
                 if path.name.lstrip(".").startswith("v"):
                     storage.remove(path)
 
-    def push(self, model: Any, version: int) -> None:
-        """Have the engine serve the model's weights as a version; older folders are removed.
+    def write(self, model: Any, version: int) -> Path:
+        """Write the model's weights as a version, and return its folder.
 
         Raises:
             StorageError: the weights cannot be written.
-            TrainingError: the engine did not take them.
         """
         folder = self.weights_dir / f"v{version}"
         with storage.atomic_path(folder) as temporary:
             temporary.mkdir()
             write_weights(model, temporary / "model.safetensors")
+        return folder
+
+    def load(self, folder: Path, version: int) -> None:
+        """Have the engine serve a version that was written; older folders are removed.
+
+        Raises:
+            TrainingError: the engine did not take the weights.
+        """
         self.engine.load(folder, version)
         for path in self.weights_dir.iterdir():
             if path != folder and path.name.lstrip(".").startswith("v"):

@@ -94,6 +94,20 @@ def test_failed_plays_are_played_again_three_times(tmp_path: Path) -> None:
         assert (journal.done(), journal.exhausted()) == ({key}, set())
 
 
+def test_a_play_without_a_reward_is_played_again_three_times(tmp_path: Path) -> None:
+    path, key = tmp_path / "j", rollout(0).key
+    for attempt in (1, 2, 3):
+        with Journal.open(path, SETTINGS) as journal:
+            journal.append(rollout(0), Score(key, None, outcomes={"judge": "it is down"}))
+        with Journal.open(path, SETTINGS) as journal:
+            assert journal.done() == set()
+            assert journal.exhausted() == ({key} if attempt == 3 else set())
+    with Journal.open(path, SETTINGS) as journal:
+        journal.append(rollout(0), Score(key, 0.0))
+    with Journal.open(path, SETTINGS) as journal:
+        assert (journal.done(), journal.exhausted()) == ({key}, set())
+
+
 def test_a_tail_torn_at_any_byte_is_repaired(tmp_path: Path) -> None:
     path = tmp_path / "j"
     write(path, rollout(0))

@@ -129,7 +129,11 @@ class FakeSync:
     def clear(self) -> None:
         pass
 
-    def push(self, model: Any, version: int) -> None:
+    def write(self, model: Any, version: int) -> Path:
+        return Path(f"v{version}")
+
+    def load(self, folder: Path, version: int) -> None:
+        assert folder == Path(f"v{version}")
         self.pushed.append(version)
 
 

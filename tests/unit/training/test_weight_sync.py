@@ -15,7 +15,7 @@ def test_each_version_replaces_the_one_before(model: Any, tmp_path: Path) -> Non
     with stub_engine() as engine:
         sync = WeightSync(Engine(engine.url), tmp_path / "weights")
         for version in (0, 1):
-            sync.push(model, version)
+            sync.load(sync.write(model, version), version)
             folder = tmp_path / "weights" / f"v{version}"
             assert engine.loaded[-1] == {
                 "weights_path": str(folder),
@@ -37,14 +37,14 @@ def test_refusals_are_named(model: Any, tmp_path: Path) -> None:
         sync = WeightSync(Engine(engine.url), tmp_path)
         engine.refuse = 400
         with pytest.raises(TrainingError, match=r"/update_weights with 400: .*no such folder"):
-            sync.push(model, 1)
+            sync.load(sync.write(model, 1), 1)
         engine.refuse = 404
         with pytest.raises(TrainingError, match="needs vf-serve"):
-            sync.push(model, 1)
+            sync.load(sync.write(model, 1), 1)
         engine.refuse = 0
         engine.forget = True
         with pytest.raises(TrainingError, match="serves weights 'start' after it was given"):
-            sync.push(model, 1)
+            sync.load(sync.write(model, 1), 1)
 
 
 def test_a_dead_engine_is_noticed(model: Any, tmp_path: Path) -> None:
@@ -56,7 +56,8 @@ def test_a_dead_engine_is_noticed(model: Any, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="gone: connection refused"):
         gone.check_alive()
     with pytest.raises(TrainingError, match="failed at"):
-        WeightSync(gone, tmp_path).push(model, 1)
+        sync = WeightSync(gone, tmp_path)
+        sync.load(sync.write(model, 1), 1)
 
 
 def test_an_engine_that_is_busy_is_alive_but_a_wait_is_bounded() -> None:

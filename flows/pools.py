@@ -1,0 +1,73 @@
+"""Send a stage of a chain to its work pool, and wait for it there."""
+
+import logging
+import time
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import FlowRun, WorkerStatus
+from prefect.deployments import run_deployment
+from prefect.states import Cancelling
+
+from flows.graph import GRAPH, StageName
+from tasks.run import Run
+from vf_pipeline import storage
+from vf_pipeline.errors import PrerequisiteError, ProcessError
+from vf_pipeline.manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 1.0
+_TIMEOUT_S = 7 * 24 * 3600.0
+
+
+def run_on_pool(run: Run, name: StageName, key: str) -> dict[str, Any]:
+    """Return what a stage made on its pool; the result comes back as a file beside its key.
+
+    Raises:
+        PrerequisiteError: no worker serves the pool.
+        ProcessError: the stage failed there, or its result is that of other inputs.
+    """
+    pool = GRAPH[name].pool
+    with get_client(sync_client=True) as client:
+        _check_worker(client, f"vf-{pool}")
+        parameters = {"run": run.folder.name, "stage": name}
+        started = run_deployment(f"stage/{pool}", parameters=parameters, timeout=0)
+        # In a synchronous flow it is the flow run itself, never a coroutine.
+        assert isinstance(started, FlowRun)
+        log.info("%s: waits for pool vf-%s", name, pool)
+        ended = _wait(client, started)
+    if ended.state is None or not ended.state.is_completed():
+        state = ended.state
+        raise ProcessError(
+            f"on pool vf-{pool} it ended {state.name if state else 'without a state'}: "
+            f"{(state.message if state else '') or 'its logs in the Prefect UI say why'}",
+            "mend the cause, then run the same command again",
+        )
+    result = storage.read_json(run.path("stages", f"{name}.json"))
+    if result["key"] != key:
+        raise ProcessError("it returned the result of other inputs", "run again with --fresh")
+    # The stage wrote its MLflow run's id down; this process waited and wrote nothing meanwhile.
+    run.manifest.facts = Manifest.open(run.folder).facts
+    return dict(result["outputs"])
+
+
+def _check_worker(client: SyncPrefectClient, pool: str) -> None:
+    workers = client.read_workers_for_work_pool(pool)
+    if not any(worker.status == WorkerStatus.ONLINE for worker in workers):
+        raise PrerequisiteError(f"no worker serves the pool {pool}", "start one: make up")
+
+
+def _wait(client: SyncPrefectClient, flow_run: FlowRun) -> FlowRun:
+    """Return the flow run when it has ended; whatever ends the wait cancels it."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    try:
+        while flow_run.state is None or not flow_run.state.is_final():
+            if time.monotonic() > deadline:
+                raise ProcessError(f"it took longer than {_TIMEOUT_S / 3600:.0f} h")
+            time.sleep(_POLL_S)
+            flow_run = client.read_flow_run(flow_run.id)
+    except BaseException:
+        client.set_flow_run_state(flow_run.id, Cancelling())
+        raise
+    return flow_run
