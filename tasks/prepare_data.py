@@ -26,7 +26,7 @@ def prepare_data(run: Run) -> dict[str, Any]:
         "train": config.data.train_examples,
     }
     parts = split_examples(env.examples("train"), sizes, config.seed)
-    model = _model(config)
+    model = model_of(config)
     with run.start_tracker("prepare") as tracker:
         data = {}
         for name, examples in parts.items():
@@ -39,7 +39,7 @@ def prepare_data(run: Run) -> dict[str, Any]:
     return {"data": data, "model": asdict(model), "environment": environment}
 
 
-def _model(config: PipelineConfig) -> ModelRef:
+def model_of(config: PipelineConfig) -> ModelRef:
     """Return the weights; at an endpoint a model is its name there."""
     if config.inference.engine == "endpoint":
         identity = {"base_url": config.inference.base_url, "model": config.model.name}
