@@ -1,6 +1,7 @@
 """Gather what a chain's report shows, from the run directory alone."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from tasks.run import Run
 from vf_pipeline import storage
@@ -39,7 +40,10 @@ def chain_report(
         verdict=verdict[0],
         passed=verdict[0].startswith("PASSED"),
         notes=list(verdict[1:]),
-        stages=[StageTime(name, r.duration_s) for name, r in run.manifest.stages.items()],
+        stages=[
+            StageTime(name, record.duration_s, stage_note(record.outputs))
+            for name, record in run.manifest.stages.items()
+        ],
         measurements=[
             _measurement("base", by_sft, after=False),
             _measurement("SFT", by_sft, after=True),
@@ -65,6 +69,23 @@ def chain_report(
         machine=_machine(run),
         bounded=total.bounded,
     )
+
+
+def stage_note(outputs: dict[str, Any]) -> str:
+    """Return in a few words what a stage made."""
+    if "result" in outputs:
+        reward, counts = outputs["result"]["reward"], outputs["result"]["counts"]
+        return f"reward {reward['mean']:.3f} of {counts['rollouts']} rollouts"
+    if "rows" in outputs:
+        return f"{outputs['rows']['rows']} rows"
+    if "steps" in outputs:
+        metrics = outputs["metrics"]
+        last = {k: metrics[k] for k in ("reward/mean", "loss") if k in metrics}
+        return ", ".join([f"{outputs['steps']} steps", *(f"{k} {v:.3f}" for k, v in last.items())])
+    if "data" in outputs:
+        parts = [f"{ref['rows']} {name}" for name, ref in outputs["data"].items()]
+        return ", ".join(parts)
+    return ""
 
 
 def reward_curve(run: Run) -> list[tuple[float, float]]:

@@ -47,7 +47,9 @@ class Manifest:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise StorageError(f"{path} has an unknown schema", "run again with --fresh")
         stages = {name: StageRecord(**record) for name, record in data["stages"].items()}
-        return cls(path, stages, data.get("facts", {}))
+        # The file's keys are sorted; here the stages stand in the order in which they ran.
+        in_order = sorted(stages.items(), key=lambda item: item[1].started_at)
+        return cls(path, dict(in_order), data.get("facts", {}))
 
     def done(self, stage: str, key: str) -> dict[str, Any] | None:
         """Return what a stage made, if it was done under this very key."""

@@ -1,0 +1,57 @@
+from pathlib import Path
+
+import pytest
+
+from vf_pipeline.configs import PipelineConfig, load_config
+from vf_pipeline.errors import ConfigError, UnknownNameError
+
+
+def test_files_are_read_left_to_right_then_the_overrides(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.toml", tmp_path / "b.toml"
+    first.write_text('name = "a"\n[grpo]\nsteps = 3\nlr = 1e-3\n')
+    second.write_text("[grpo]\nsteps = 4\n")
+    config = load_config(PipelineConfig, [first, second], ["grpo.groups=2", "name=b"])
+    assert (config.name, config.grpo.steps, config.grpo.groups) == ("b", 4, 2)
+    assert config.grpo.lr == 1e-3
+
+
+def test_an_override_may_be_a_table_a_number_or_a_bare_word() -> None:
+    values = ['environment.args={kinds = ["larger"]}', "model.name=some/model", "grpo.lr=1e-6"]
+    config = load_config(PipelineConfig, [], values)
+    assert config.environment.args == {"kinds": ["larger"]}
+    assert config.model.name == "some/model"
+    assert config.grpo.lr == 1e-6
+
+
+def test_settings_are_frozen_and_described() -> None:
+    config = PipelineConfig()
+    with pytest.raises(ValueError, match="frozen"):
+        config.seed = 3  # type: ignore[misc]
+    for part in (config, config.grpo, config.inference, config.eval):
+        for name, field in type(part).model_fields.items():
+            nested = hasattr(field.annotation, "model_fields")
+            assert nested or field.description, f"{type(part).__name__}.{name}"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[grpo\n", "is not valid TOML"),
+        ("[grpo]\nsteps = 'many'\n", r"config key 'grpo.steps' in .*integer.*'many'"),
+        ("[grpo]\nsteps = 0\n", r"config key 'grpo.steps'.*greater than or equal to 1, got 0"),
+        ("grpo = 3\n", r"config key 'grpo'"),
+        ('name = "Not A Name"\n', "config key 'name'"),
+    ],
+)
+def test_a_wrong_value_names_file_key_and_bound(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        load_config(PipelineConfig, [path])
+
+
+def test_an_unknown_key_gets_the_closest_one(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text("[inference]\nengin = 'builtin'\n")
+    with pytest.raises(UnknownNameError, match="did you mean 'inference.engine'"):
+        load_config(PipelineConfig, [path])
