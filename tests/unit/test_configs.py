@@ -53,5 +53,5 @@ def test_a_wrong_value_names_file_key_and_bound(tmp_path: Path, text: str, words
 def test_an_unknown_key_gets_the_closest_one(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text("[inference]\nengin = 'builtin'\n")
-    with pytest.raises(UnknownNameError, match="did you mean 'inference.engine'"):
+    with pytest.raises(UnknownNameError, match=r"did you mean 'inference\.engine'"):
         load_config(PipelineConfig, [path])
