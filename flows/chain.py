@@ -3,6 +3,8 @@
 import logging
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,30 +30,33 @@ def run(config: PipelineConfig, *, fresh: bool = False, debug: bool = False) -> 
         VfError: something is missing, or a stage failed.
     """
     folder = run_dir_of(config)
-    _log_to_stderr(debug)
     done = None if fresh else _finished(config)
-    if done is not None:
-        _show(folder, done, storage.read_json(folder / "machine.json"))
-        return 0 if done["passed"] else 3
-    check_run(config, folder)
-    with open_run(config, fresh=fresh):
-        pass
+    if done is None:
+        check_run(config, folder)
+        with _logs_on_stderr(debug):
+            with open_run(config, fresh=fresh):
+                log.info("run directory: %s", folder)
+            done = _run(config, folder, quiet=not debug)
+    _show(folder, done, storage.read_json(folder / "machine.json"))
+    return 0 if done["passed"] else 3
+
+
+def _run(config: PipelineConfig, folder: Path, *, quiet: bool) -> dict[str, Any]:
+    """Return the outcome of the flow, and keep beside it what it took."""
     started_at = time.monotonic()
     with PeakMemory() as memory:
-        log.info("run directory: %s", folder)
         speed = _calibrated(folder)
-        with prefect_server(folder / "logs", quiet=not debug) as api:
+        with prefect_server(folder / "logs", quiet=quiet) as api:
             log.info("Prefect, while this runs: %s", api.removesuffix("/api"))
             # Prefect reads its settings when it is imported, so the flow comes after the server.
             from flows.forms import PipelineForm
             from flows.pipeline import pipeline_flow
 
             outcome = pipeline_flow(PipelineForm.from_config(config))
-    wall_s = time.monotonic() - started_at
-    machine = {"gflops": speed, "peak_gb": round(memory.peak_gb, 2), "wall_s": round(wall_s, 1)}
+    wall_s = round(time.monotonic() - started_at, 1)
+    machine = {"gflops": speed, "peak_gb": round(memory.peak_gb, 2), "wall_s": wall_s}
     storage.write_json(folder / "machine.json", machine)
-    _show(folder, outcome, machine)
-    return 0 if outcome["passed"] else 3
+    return dict(outcome)
 
 
 def plan(config: PipelineConfig) -> int:
@@ -106,11 +111,18 @@ def _show(folder: Path, outcome: dict[str, Any], machine: dict[str, float]) -> N
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _log_to_stderr(debug: bool) -> None:
+@contextmanager
+def _logs_on_stderr(debug: bool) -> Iterator[None]:
+    """Show what the flows and the library log, each line with its time, while the block runs."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    for name in ("flows", "vf_pipeline"):
-        logger = logging.getLogger(name)
+    loggers = [logging.getLogger(name) for name in ("flows", "vf_pipeline")]
+    for logger in loggers:
         logger.setLevel(logging.DEBUG if debug else logging.INFO)
         logger.addHandler(handler)
-        logger.propagate = False
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+            logger.setLevel(logging.NOTSET)

@@ -35,7 +35,8 @@ def calibrate() -> float:
 class PeakMemory:
     """Watches this process and its children; ``peak_gb`` is the largest sum of their memory.
 
-    Shared pages count once: the proportional share (PSS) where the kernel tells it, RSS elsewhere.
+    Pages that may be shared (libraries, mapped files) count once, at the size that the largest of
+    the processes has of them. Exact shares (PSS) would stop each process while they are counted.
     """
 
     def __init__(self, every_s: float = 1.0) -> None:
@@ -59,13 +60,16 @@ class PeakMemory:
                 family = [me, *me.children(recursive=True)]
             except psutil.Error:
                 continue
-            total = sum(_memory(process) for process in family)
+            sizes = [_memory(process) for process in family]
+            total = sum(own for own, _ in sizes) + max(shared for _, shared in sizes)
             self.peak_gb = max(self.peak_gb, total / 1e9)
 
 
-def _memory(process: psutil.Process) -> int:
+def _memory(process: psutil.Process) -> tuple[int, int]:
+    """Return the bytes that are a process's own, and those that it may share."""
     try:
-        info = process.memory_full_info()
-        return int(getattr(info, "pss", info.rss))
+        info = process.memory_info()
     except psutil.Error:
-        return 0
+        return 0, 0
+    shared = int(getattr(info, "shared", 0))
+    return info.rss - shared, shared

@@ -47,7 +47,15 @@ def services(project: dict[str, str]) -> Iterator[dict[str, str]]:
             [r["pid"] for r in json.loads(records.read_text()).values()] if records.exists() else []
         )
         subprocess.run([*command, "down"], cwd=ROOT, env=env, capture_output=True, timeout=120)
-        assert [pid for pid in pids if psutil.pid_exists(pid)] == []
+        assert [pid for pid in pids if lives(pid)] == []
+
+
+def lives(pid: int) -> bool:
+    """Return whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def call(env: dict[str, str], path: str, body: dict[str, Any] | None = None) -> Any:

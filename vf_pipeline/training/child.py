@@ -115,9 +115,13 @@ def _objective(
     stack.callback(feed.close)
     sync = WeightSync(engine, Path(spec.weights_dir))
     stack.callback(sync.clear)
+    served = checkpoint is None and engine.version() == spec.model_digest
+    if served:
+        # The engine has these weights: the first steps are played while this process loads.
+        feed.allow(min(spec.grpo.max_staleness, spec.grpo.steps - 1), 0)
     from vf_pipeline.training.grpo import GrpoObjective
 
-    objective = GrpoObjective(spec, feed, sync, state)
+    objective = GrpoObjective(spec, feed, sync, state, served)
     stack.callback(objective.close)
     return objective
 

@@ -37,10 +37,16 @@ class GrpoObjective:
         feed: the worker's rollouts.
         sync: hands new weights to the engine.
         state: where the data stands.
+        served: whether the engine has the first weights already, and the worker was let go.
     """
 
     def __init__(
-        self, spec: TrainSpec, feed: RolloutFeed, sync: WeightSync, state: BufferState
+        self,
+        spec: TrainSpec,
+        feed: RolloutFeed,
+        sync: WeightSync,
+        state: BufferState,
+        served: bool = False,
     ) -> None:
         settings = spec.grpo
         self.settings = settings
@@ -54,6 +60,7 @@ class GrpoObjective:
         self.save_steps = settings.save_steps
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weights")
         self._loading: Future[None] | None = None
+        self._served = served
         self._samples: list[TrainSample] = []
         self._metrics: dict[str, float] = {}
         self._entropy = 0.0
@@ -62,8 +69,9 @@ class GrpoObjective:
         """Have the engine serve the model's weights, and let the worker start."""
         check_model(model)
         self.sync.clear()
-        self._push(model, step)
-        self._loaded()
+        if not self._served:
+            self._push(model, step)
+            self._loaded()
 
     def rows(self, step: int) -> list[Row]:
         """Return the completions of a step's groups, each behind its prompt.

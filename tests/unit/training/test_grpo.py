@@ -155,6 +155,17 @@ def test_a_step_may_be_played_max_staleness_versions_ahead(tiny: ModelRef, model
         assert made.sync.pushed == [0, 1, 2, 3], "the last weights nobody samples with"  # type: ignore[attr-defined]
 
 
+def test_weights_that_the_engine_has_are_not_sent_again(tiny: ModelRef, model: Any) -> None:
+    spec = make_spec(tiny, Path("unused"))
+    feed, sync = FakeFeed(lambda step: StepGroups(step, (), 0)), FakeSync()
+    made = GrpoObjective(spec, feed, sync, BufferState(), served=True)  # type: ignore[arg-type]
+    made.begin(model, 0)
+    assert sync.pushed == [] and feed.allowed == []
+    made.end_step(model, 1)
+    made.close()
+    assert sync.pushed == [1]
+
+
 def test_flat_steps_are_skipped_until_there_are_five_in_a_row(tiny: ModelRef) -> None:
     def flat(step: int) -> StepGroups:
         groups = tuple(fake_workers.group(k, step, good=False) for k in range(3))
