@@ -1,5 +1,7 @@
 """The parent's side of a training: start the child, show its progress, bring its result back."""
 
+import errno
+import os
 import sys
 import time
 from contextlib import suppress
@@ -7,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vf_pipeline import storage
-from vf_pipeline.errors import ProcessError, TrainingError
+from vf_pipeline.errors import ProcessError, StorageError, TrainingError
 from vf_pipeline.progress import Progress, progress_bar
 from vf_pipeline.serving.process import ManagedProcess
 from vf_pipeline.training.child import FAILURE
@@ -17,6 +19,7 @@ from vf_pipeline.training.spec import TrainResult, TrainSpec, finished_result, w
 
 _POLL_S = 0.2
 _LAST_WORDS_S = 20.0
+_ROOM_FOR_WORDS = 65_536
 
 
 def run_training(spec: TrainSpec, *, run_dir: Path, timeout_s: float) -> TrainResult:
@@ -77,12 +80,15 @@ def _follow(
     )
 
 
-def _failure(spec: TrainSpec, error: ProcessError) -> TrainingError:
-    """Return why the child ended: in its own words if it had time for them."""
+def _failure(spec: TrainSpec, error: ProcessError) -> TrainingError | StorageError:
+    """Return why the child ended: in its own words if it had time, and room, for them."""
     path = spec.work(FAILURE)
     if path.exists():
         words: dict[str, Any] = storage.read_json(path)
         return TrainingError(words["message"], words["hint"])
+    if storage.free_bytes(spec.work()) < _ROOM_FOR_WORDS:
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return storage.explain_os_error(full, "write", spec.work())
     return TrainingError(
         error.message, error.hint or "run the same command again: it goes on from a checkpoint"
     )
