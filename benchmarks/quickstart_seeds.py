@@ -19,16 +19,19 @@ CONFIG = "configs/quickstart.toml"
 
 def run_seed(seed: int, more: list[str]) -> dict[str, Any]:
     """Return what one fresh run took and gained."""
-    from tasks.run import config_from, run_dir_of
+    from benchmarks.machine import calibrate
+    from vf_pipeline.configs import PipelineConfig, load_config
+    from vf_pipeline.runs import run_dir_of
 
     settings = [f"seed={seed}", f'name="seed-{seed}"', *more]
     sets = [part for setting in settings for part in ("--set", setting)]
+    speed = calibrate()
     started_at = time.monotonic()
     command = [sys.executable, "-m", "flows", "run", CONFIG, "--fresh", *sets]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
-    folder = run_dir_of(config_from([str(ROOT / CONFIG)], settings))
+    folder = run_dir_of(load_config(PipelineConfig, [str(ROOT / CONFIG)], settings))
     manifest = json.loads((folder / "manifest.json").read_text())
-    machine = json.loads((folder / "machine.json").read_text())
+    took = json.loads((folder / "took.json").read_text())
     stages = manifest["stages"]
     means = {
         which: stages[f"evaluate-{which}"]["outputs"]["result"]["reward"]["mean"]
@@ -38,7 +41,8 @@ def run_seed(seed: int, more: list[str]) -> dict[str, Any]:
         "seed": seed,
         "exit_code": done.returncode,
         "wall_s": round(time.monotonic() - started_at, 1),
-        **machine,
+        **took,
+        "gflops": speed,
         **means,
         "gains": stages["promote"]["outputs"]["gains"],
         "stage_s": {name: record["duration_s"] for name, record in stages.items()},

@@ -4,11 +4,10 @@ from typing import Any
 
 from prefect import flow
 
+from flows.execution import run_stage
 from flows.forms import EvaluationForm
-from flows.links import recorded
-from flows.stages import run_stage
-from tasks.artifacts import publish_evaluation
-from tasks.run import open_run
+from flows.recording import recorded
+from tasks.publish_artifacts import publish_evaluation
 
 
 @flow(name="evaluate", flow_run_name="{form.environment}-{form.model}", validate_parameters=True)
@@ -18,8 +17,8 @@ def evaluate_flow(form: EvaluationForm) -> dict[str, Any]:
     Args:
         form: Which model, which environment, how many examples.
     """
-    with open_run(form.to_config(), fresh=form.fresh) as run, recorded(run):
-        run_stage(run, "prepare")
-        outcome = run_stage(run, "evaluate-base")
-        publish_evaluation(run, outcome["result"])
+    with recorded(form.to_config(), fresh=form.fresh, wait_s=form.WAIT_S) as here:
+        run_stage(here, "prepare")
+        outcome = run_stage(here, "evaluate-base")
+        publish_evaluation(here.run, outcome["result"])
         return outcome

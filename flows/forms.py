@@ -1,6 +1,6 @@
 """The forms of the Prefect UI: one flat model a flow, and its way to the chain's settings."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -42,6 +42,9 @@ class Form(BaseModel):
     """Settings of a run."""
 
     model_config = ConfigDict(extra="forbid")
+
+    WAIT_S: ClassVar[float] = 24 * 3600.0
+    """How long a flow waits for another one of the very same settings, in seconds."""
 
     name: str = _field(
         "form", "Name", "Names the run's folder.", 0, pattern=r"^[a-z0-9][a-z0-9-]*$"

@@ -1,12 +1,13 @@
 """Clean up after runs that were killed: end the processes that they left behind."""
 
-import fcntl
 from pathlib import Path
 
 from prefect import flow
 
-from tasks.run import LOCK, runs_dir
-from vf_pipeline.serving.process import reap
+from vf_pipeline.errors import StorageError
+from vf_pipeline.processes import reap
+from vf_pipeline.runs import runs_dir
+from vf_pipeline.runs.lock import hold_lock
 
 
 @flow(name="reap")
@@ -19,9 +20,8 @@ def reap_flow() -> int:
 
 
 def _reap_idle(record: Path) -> int:
-    with (record.parent / LOCK).open("a", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return 0
-        return reap(record)
+    try:
+        with hold_lock(record.parent):
+            return reap(record)
+    except StorageError:
+        return 0

@@ -4,11 +4,30 @@ from typing import Any
 
 from prefect import flow
 
+from flows.execution import run_stage
 from flows.forms import PipelineForm
-from flows.links import recorded
-from flows.stages import run_stage
-from tasks.artifacts import publish_verdict
-from tasks.run import open_run
+from flows.recording import recorded
+from tasks.publish_artifacts import publish_verdict
+from vf_pipeline.configs import PipelineConfig
+
+
+def run_chain(config: PipelineConfig, *, fresh: bool = False, wait_s: float = 0.0) -> Any:
+    """Measure, synthesize, train, measure again, and promote the model if it is better.
+
+    The one body under the form, the deployment and the command; the caller is a Prefect flow.
+    """
+    with recorded(config, fresh=fresh, wait_s=wait_s) as here:
+        run_stage(here, "prepare")
+        run_stage(here, "evaluate-base")
+        run_stage(here, "synthesize")
+        run_stage(here, "sft")
+        run_stage(here, "evaluate-sft")
+        run_stage(here, "grpo")
+        run_stage(here, "evaluate-trained")
+        outcome = run_stage(here, "promote")
+        publish_verdict(here.run, outcome["verdict"])
+        here.run.manifest.note(published=True)
+        return outcome
 
 
 @flow(name="pipeline", flow_run_name="{form.name}-{form.environment}", validate_parameters=True)
@@ -18,15 +37,15 @@ def pipeline_flow(form: PipelineForm) -> dict[str, Any]:
     Args:
         form: What to run; the same settings find the same run again and resume it.
     """
-    with open_run(form.to_config(), fresh=form.fresh) as run, recorded(run):
-        run_stage(run, "prepare")
-        run_stage(run, "evaluate-base")
-        run_stage(run, "synthesize")
-        run_stage(run, "sft")
-        run_stage(run, "evaluate-sft")
-        run_stage(run, "grpo")
-        run_stage(run, "evaluate-trained")
-        outcome = run_stage(run, "promote")
-        publish_verdict(run, outcome["verdict"])
-        run.manifest.note(published=True)
-        return outcome
+    return dict(run_chain(form.to_config(), fresh=form.fresh, wait_s=form.WAIT_S))
+
+
+@flow(name="chain", flow_run_name="{config.name}-{config.environment.id}")
+def chain_flow(config: PipelineConfig, fresh: bool = False) -> dict[str, Any]:
+    """Run the chain of the command line, with all of its settings.
+
+    Args:
+        config: The settings.
+        fresh: Whether an earlier run of the same settings is thrown away.
+    """
+    return dict(run_chain(config, fresh=fresh))

@@ -9,11 +9,10 @@ from prefect.client.schemas.objects import FlowRun, WorkerStatus
 from prefect.deployments import run_deployment
 from prefect.states import Cancelling
 
-from flows.graph import GRAPH, StageName
-from tasks.run import Run
 from vf_pipeline import storage
 from vf_pipeline.errors import PrerequisiteError, ProcessError
-from vf_pipeline.manifest import Manifest
+from vf_pipeline.runs import Manifest, Run
+from vf_pipeline.runs.stages import STAGES, StageName
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +27,7 @@ def run_on_pool(run: Run, name: StageName, key: str) -> dict[str, Any]:
         PrerequisiteError: no worker serves the pool.
         ProcessError: the stage failed there, or its result is that of other inputs.
     """
-    pool = GRAPH[name].pool
+    pool = STAGES[name].pool
     with get_client(sync_client=True) as client:
         _check_worker(client, f"vf-{pool}")
         parameters = {"run": run.folder.name, "stage": name}

@@ -4,10 +4,9 @@ from typing import Any
 
 from prefect import flow
 
+from flows.execution import run_stage
 from flows.forms import Form
-from flows.links import recorded
-from flows.stages import run_stage
-from tasks.run import open_run
+from flows.recording import recorded
 
 
 @flow(name="prepare", flow_run_name="{form.environment}-{form.model}", validate_parameters=True)
@@ -17,5 +16,5 @@ def prepare_flow(form: Form) -> dict[str, Any]:
     Args:
         form: Which model and which environment.
     """
-    with open_run(form.to_config(), fresh=form.fresh) as run, recorded(run):
-        return run_stage(run, "prepare")
+    with recorded(form.to_config(), fresh=form.fresh, wait_s=form.WAIT_S) as here:
+        return run_stage(here, "prepare")

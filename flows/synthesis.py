@@ -4,11 +4,10 @@ from typing import Any
 
 from prefect import flow
 
+from flows.execution import run_stage
 from flows.forms import SynthesisForm
-from flows.links import recorded
-from flows.stages import run_stage
-from tasks.artifacts import publish_rows
-from tasks.run import open_run
+from flows.recording import recorded
+from tasks.publish_artifacts import publish_rows
 
 
 @flow(name="synthesize", flow_run_name="{form.environment}-{form.model}", validate_parameters=True)
@@ -18,8 +17,8 @@ def synthesize_flow(form: SynthesisForm) -> dict[str, Any]:
     Args:
         form: Which model, which environment, how many samples.
     """
-    with open_run(form.to_config(), fresh=form.fresh) as run, recorded(run):
-        run_stage(run, "prepare")
-        outcome = run_stage(run, "synthesize")
-        publish_rows(run, outcome)
+    with recorded(form.to_config(), fresh=form.fresh, wait_s=form.WAIT_S) as here:
+        run_stage(here, "prepare")
+        outcome = run_stage(here, "synthesize")
+        publish_rows(here.run, outcome)
         return outcome

@@ -4,11 +4,10 @@ from typing import Any
 
 from prefect import flow
 
+from flows.execution import run_stage
 from flows.forms import TrainingForm
-from flows.links import recorded
-from flows.stages import run_stage
-from tasks.artifacts import publish_training
-from tasks.run import open_run
+from flows.recording import recorded
+from tasks.publish_artifacts import publish_training
 
 
 @flow(name="train", flow_run_name="{form.environment}-{form.model}", validate_parameters=True)
@@ -18,10 +17,10 @@ def train_flow(form: TrainingForm) -> dict[str, Any]:
     Args:
         form: Which model, which environment, and how it is trained.
     """
-    with open_run(form.to_config(), fresh=form.fresh) as run, recorded(run):
-        run_stage(run, "prepare")
-        run_stage(run, "synthesize")
-        run_stage(run, "sft")
-        outcome = run_stage(run, "grpo")
-        publish_training(run, outcome)
+    with recorded(form.to_config(), fresh=form.fresh, wait_s=form.WAIT_S) as here:
+        run_stage(here, "prepare")
+        run_stage(here, "synthesize")
+        run_stage(here, "sft")
+        outcome = run_stage(here, "grpo")
+        publish_training(here.run, outcome)
         return outcome

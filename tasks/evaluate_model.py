@@ -7,17 +7,19 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from tasks.run import Run
+from tasks.environment_of_run import environment_of
 from vf_pipeline.data.files import read_examples
 from vf_pipeline.evaluation.evaluate import evaluate
+from vf_pipeline.runs import Run
+from vf_pipeline.serving.session import EngineSession
 from vf_pipeline.types import DatasetRef, ModelRef
 
 
 @task(name="evaluate-model", task_run_name="{stage}", cache_policy=NO_CACHE)
-def evaluate_model(run: Run, stage: str, model: ModelRef) -> dict[str, Any]:
+def evaluate_model(run: Run, engine: EngineSession, stage: str, model: ModelRef) -> dict[str, Any]:
     """Return the result's numbers and where its rollouts lie."""
     config = run.config
-    env = run.load_environment()
+    env = environment_of(run)
     data = DatasetRef(**run.stage_outputs["prepare"]["data"]["eval"])
     settings = {
         "environment": config.environment.model_dump()
@@ -35,7 +37,7 @@ def evaluate_model(run: Run, stage: str, model: ModelRef) -> dict[str, Any]:
         result = evaluate(
             env,
             read_examples(Path(data.uri)),
-            run.engine.endpoint_for(model),
+            engine.endpoint_for(model),
             model_name=stage.removeprefix("evaluate-"),
             settings=config.eval,
             inference=config.inference,

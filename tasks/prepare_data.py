@@ -6,12 +6,13 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from tasks.run import Run
+from tasks.environment_of_run import environment_of
 from vf_pipeline import storage
 from vf_pipeline.configs import PipelineConfig
 from vf_pipeline.data.files import write_examples
 from vf_pipeline.data.split import split_examples
-from vf_pipeline.models import resolve_model
+from vf_pipeline.models.resolve import resolve_model
+from vf_pipeline.runs import Run
 from vf_pipeline.types import ModelRef
 
 
@@ -19,7 +20,7 @@ from vf_pipeline.types import ModelRef
 def prepare_data(run: Run) -> dict[str, Any]:
     """Return references to the data parts and to the base model."""
     config = run.config
-    env = run.load_environment()
+    env = environment_of(run)
     sizes = {
         "eval": config.data.eval_examples,
         "synth": config.data.synth_examples,

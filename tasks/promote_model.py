@@ -7,12 +7,12 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from tasks.chain_report import chain_report
-from tasks.run import Run, mlflow_uri
 from vf_pipeline import storage
 from vf_pipeline.evaluation.compare import Comparison, compare, verdict
-from vf_pipeline.evaluation.report import render_report
+from vf_pipeline.reports.chain import chain_report
+from vf_pipeline.reports.page import render_report
 from vf_pipeline.rollouts.journal import read_journal
+from vf_pipeline.runs import Run, mlflow_uri
 from vf_pipeline.tracking import register_model
 
 

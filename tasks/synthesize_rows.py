@@ -7,17 +7,19 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from tasks.run import Run
+from tasks.environment_of_run import environment_of
 from vf_pipeline.data.files import read_examples
+from vf_pipeline.runs import Run
+from vf_pipeline.serving.session import EngineSession
 from vf_pipeline.synthesis.synthesize import synthesize
 from vf_pipeline.types import DatasetRef, Example, Message
 
 
 @task(name="synthesize-rows", cache_policy=NO_CACHE)
-def synthesize_rows(run: Run) -> dict[str, Any]:
+def synthesize_rows(run: Run, engine: EngineSession) -> dict[str, Any]:
     """Return a reference to the accepted rows, and how many fell at each step."""
     config = run.config
-    env = run.load_environment()
+    env = environment_of(run)
     data = DatasetRef(**run.stage_outputs["prepare"]["data"]["synth"])
     model = run.model("prepare")
     shots, examples = _set_shots_apart(env, read_examples(Path(data.uri)), config.synth.shots)
@@ -28,7 +30,7 @@ def synthesize_rows(run: Run) -> dict[str, Any]:
             env,
             examples,
             shots,
-            run.engine.endpoint_for(model),
+            engine.endpoint_for(model),
             settings=config.synth,
             inference=config.inference,
             seed=config.seed,

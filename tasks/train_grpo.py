@@ -6,7 +6,9 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from tasks.run import Run, mlflow_uri
+from tasks.environment_of_run import environment_of
+from vf_pipeline.runs import Run, mlflow_uri
+from vf_pipeline.serving.session import EngineSession
 from vf_pipeline.training.launch import run_training
 from vf_pipeline.training.spec import TrainSpec
 from vf_pipeline.types import DatasetRef
@@ -15,13 +17,13 @@ TIMEOUT_S = 7 * 24 * 3600.0
 
 
 @task(name="train-grpo", cache_policy=NO_CACHE)
-def train_grpo(run: Run) -> dict[str, Any]:
+def train_grpo(run: Run, engine: EngineSession) -> dict[str, Any]:
     """Return a reference to the model that the rewards have shaped."""
     config = run.config
     data = DatasetRef(**run.stage_outputs["prepare"]["data"]["train"])
     warm = run.model("sft")
-    run.load_environment()  # refuses one that has changed; the rollout worker loads its own
-    endpoint = run.engine.endpoint_for(warm)
+    environment_of(run)  # refuses one that has changed; the rollout worker loads its own
+    endpoint = engine.endpoint_for(warm)
     with run.start_tracker("grpo") as tracker:
         tracker.log_params(config.grpo.model_dump() | {"model": warm.uri})
         tracker.log_dataset(data, f"{config.environment.id}/train", "training")
@@ -33,7 +35,7 @@ def train_grpo(run: Run) -> dict[str, Any]:
             work_dir=str(run.path("grpo")),
             grpo=config.grpo,
             seed=config.seed,
-            threads=run.engine.threads(),
+            threads=engine.threads(),
             environment=config.environment,
             examples_uri=data.uri,
             examples_digest=data.digest,

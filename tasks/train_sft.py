@@ -6,7 +6,8 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from tasks.run import Run, mlflow_uri
+from vf_pipeline.runs import Run, mlflow_uri
+from vf_pipeline.serving.session import EngineSession
 from vf_pipeline.training.launch import run_training
 from vf_pipeline.training.spec import TrainSpec
 from vf_pipeline.types import DatasetRef
@@ -15,7 +16,7 @@ TIMEOUT_S = 6 * 3600.0
 
 
 @task(name="train-sft", cache_policy=NO_CACHE)
-def train_sft(run: Run) -> dict[str, Any]:
+def train_sft(run: Run, engine: EngineSession) -> dict[str, Any]:
     """Return a reference to the model that imitates the accepted rows."""
     config = run.config
     rows = DatasetRef(**run.stage_outputs["synthesize"]["rows"])
@@ -31,7 +32,7 @@ def train_sft(run: Run) -> dict[str, Any]:
             work_dir=str(run.path("sft")),
             sft=config.sft,
             seed=config.seed,
-            threads=run.engine.threads(),
+            threads=engine.threads(),
             rows_uri=rows.uri,
             rows_digest=rows.digest,
             tracking_uri=mlflow_uri(config),

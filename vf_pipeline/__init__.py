@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from vf_pipeline.evaluation.evaluate import evaluate
     from vf_pipeline.inference.client import Client
     from vf_pipeline.inference.endpoints import Endpoint
-    from vf_pipeline.models import resolve_model
+    from vf_pipeline.models.resolve import resolve_model
     from vf_pipeline.rollouts.journal import read_journal
     from vf_pipeline.rollouts.runner import play
     from vf_pipeline.testing import EchoEnvironment, FakeClient, make_tiny_model
@@ -134,7 +134,7 @@ _LAZY = {
     "play": "vf_pipeline.rollouts.runner",
     "read_examples": "vf_pipeline.data.files",
     "read_journal": "vf_pipeline.rollouts.journal",
-    "resolve_model": "vf_pipeline.models",
+    "resolve_model": "vf_pipeline.models.resolve",
     "split_examples": "vf_pipeline.data.split",
     "write_examples": "vf_pipeline.data.files",
 }

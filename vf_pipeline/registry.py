@@ -28,6 +28,19 @@ def installed_environments() -> dict[str, str]:
     return {entry.name: _entry_version(entry) for entry in _entries()}
 
 
+def require_environment(env_id: str) -> None:
+    """Make sure that an environment of this id can be found, without loading it.
+
+    Raises:
+        UnknownNameError: nothing of that id is installed; says what is, and how to install one.
+    """
+    known = installed_environments()
+    name = env_id.replace("-", "_")
+    if env_id not in known and not (name.isidentifier() and _importable(name)):
+        hint = f"to install one: pip install -e envs/{name or '<id>'}"
+        raise UnknownNameError("environment", env_id, known, hint)
+
+
 def load_environment(env_id: str, **args: Any) -> Environment:
     """Return an environment, made by its project's ``load_environment(**args)``.
 
@@ -63,14 +76,8 @@ def _find(env_id: str) -> tuple[Callable[..., Any], str]:
     for entry in _entries():
         if entry.name == env_id:
             return _imported(env_id, entry.load), _entry_version(entry)
+    require_environment(env_id)
     name = env_id.replace("-", "_")
-    if not name.isidentifier() or not _importable(name):
-        raise UnknownNameError(
-            "environment",
-            env_id,
-            installed_environments(),
-            hint=f"to install one: pip install -e envs/{name or '<id>'}",
-        )
     module = _imported(env_id, lambda: importlib.import_module(name))
     load = getattr(module, "load_environment", None)
     if not callable(load):

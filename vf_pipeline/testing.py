@@ -246,7 +246,7 @@ def _texts() -> list[str]:
 
 
 def _weights_digest(folder: Path) -> str:
-    from vf_pipeline.models import weights_digest
+    from vf_pipeline.models.weights import weights_digest
 
     return weights_digest(folder)
 

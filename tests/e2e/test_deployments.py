@@ -43,9 +43,7 @@ def services(project: dict[str, str]) -> Iterator[dict[str, str]]:
         yield env
     finally:
         records = Path(env["VF_STATE"]) / "services.json"
-        pids = (
-            [r["pid"] for r in json.loads(records.read_text()).values()] if records.exists() else []
-        )
+        pids = [r["pid"] for r in json.loads(records.read_text())] if records.exists() else []
         subprocess.run([*command, "down"], cwd=ROOT, env=env, capture_output=True, timeout=120)
         assert [pid for pid in pids if lives(pid)] == []
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.__main__ import main
-from tasks.run import open_run, run_dir_of
+from flows.command import main
 from vf_pipeline.configs import PipelineConfig
 from vf_pipeline.errors import StorageError
+from vf_pipeline.runs import open_run, run_dir_of
 
 
 @pytest.fixture(autouse=True)
@@ -63,5 +63,5 @@ def test_plan_says_what_would_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_plan_needs_no_prefect() -> None:
-    code = "import sys, flows.chain; sys.exit('prefect' in sys.modules)"
+    code = "import sys, flows.command; sys.exit('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

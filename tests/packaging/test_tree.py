@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = {
-    ".git", ".venv", ".vf", "runs", "outputs", "build", "dist", "__pycache__", ".hypothesis",
+    ".git", ".venv", ".vf", "outputs", "build", "dist", "__pycache__", ".hypothesis",
     ".mypy_cache", ".pytest_cache", ".ruff_cache",
 }  # fmt: skip
 TREE_HEADING = "## Where things live"
@@ -19,7 +19,7 @@ def files() -> Iterator[Path]:
     folders = [ROOT]
     while folders:
         for path in sorted(folders.pop().iterdir()):
-            if path.name in SKIPPED or path.is_symlink():
+            if path.name in SKIPPED or path.is_symlink() or path == ROOT / "runs":
                 continue
             if path.is_dir():
                 folders.append(path)

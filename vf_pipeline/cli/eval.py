@@ -145,7 +145,7 @@ def _open_source(
     if args.api_base_url:
         endpoint = Endpoint(args.api_base_url, args.model, args.api_key_var)
         return _Source(endpoint, None, f"{args.model} at {endpoint.base_url}")
-    from vf_pipeline.models import resolve_model
+    from vf_pipeline.models.resolve import resolve_model
     from vf_pipeline.serving.session import EngineSession
 
     model = resolve_model(args.model)

@@ -30,8 +30,8 @@ def _serve(options: argparse.Namespace) -> None:
     # Imported late: torch takes a second, and --help needs none of it.
     from transformers.utils import logging as transformers_logging
 
-    from vf_pipeline.serving.generation import EngineLimits
-    from vf_pipeline.serving.routes import ServerSettings
+    from vf_pipeline.serving.engine.requests import EngineLimits
+    from vf_pipeline.serving.http.routes import ServerSettings
     from vf_pipeline.serving.server import serve
 
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from vf_pipeline.evaluation.outcomes import Pair
 from vf_pipeline.evaluation.statistics import (
     detectable,
     example_means,
     mean_interval,
     paired_difference,
 )
+from vf_pipeline.rollouts.failures import Pair
 from vf_pipeline.types import Interval
 
 

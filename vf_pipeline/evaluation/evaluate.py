@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from vf_pipeline import storage
 from vf_pipeline.configs import EvalSettings, InferenceSettings
 from vf_pipeline.errors import ConfigError
-from vf_pipeline.evaluation.outcomes import Pair, error_for, failure_of
-from vf_pipeline.evaluation.playing import play_all
 from vf_pipeline.evaluation.statistics import (
     example_means,
     grouped_means,
@@ -20,6 +18,8 @@ from vf_pipeline.evaluation.statistics import (
     pass_at_k,
 )
 from vf_pipeline.inference.endpoints import Endpoint
+from vf_pipeline.rollouts.failures import Pair, error_for, failure_of
+from vf_pipeline.rollouts.generate import play_all
 from vf_pipeline.tracking import Tracker
 from vf_pipeline.types import EvalResult, Example, Interval, SamplingArgs, Usage
 

@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from vf_pipeline.errors import ConfigError
-from vf_pipeline.inference.answers import check_choices, check_object
+from vf_pipeline.inference.diagnosis import Fault, classify
 from vf_pipeline.inference.endpoints import Endpoint
-from vf_pipeline.inference.faults import Fault, classify
 from vf_pipeline.inference.retries import RetryPolicy, call_with_retries
+from vf_pipeline.inference.validation import check_choices, check_object
 from vf_pipeline.inference.wire import request_body
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from vf_pipeline.inference.faults import Fault
+from vf_pipeline.inference.diagnosis import Fault
 
 T = TypeVar("T")
 

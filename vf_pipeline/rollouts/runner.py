@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vf_pipeline.errors import AuthError, ProviderError, UnreachableError, VfError
+from vf_pipeline.rollouts.group_request import FirstTurn, RolloutClient, derive_seed
 from vf_pipeline.rollouts.journal import Journal, read_journal
 from vf_pipeline.rollouts.record import failed_rollout, rollout_from_state
-from vf_pipeline.rollouts.sharing import FirstTurn, RolloutClient, derive_seed
 from vf_pipeline.types import Example, Failure, Rollout, SamplingArgs, Score, rollout_key
 
 OnResult = Callable[[Rollout, Score], None]

@@ -13,10 +13,10 @@ import time
 from aiohttp import web
 
 from vf_pipeline.errors import ConfigError
-from vf_pipeline.serving.engine import Engine
-from vf_pipeline.serving.guard import is_loopback
-from vf_pipeline.serving.routes import Face, ServerSettings
-from vf_pipeline.serving.text import ServedTokenizer
+from vf_pipeline.serving.engine.scheduler import Engine
+from vf_pipeline.serving.http.access import is_loopback
+from vf_pipeline.serving.http.routes import Face, ServerSettings
+from vf_pipeline.serving.http.text import ServedTokenizer
 
 API_KEY_VAR = "VF_SERVE_API_KEY"
 _KEEPALIVE_S = 600.0

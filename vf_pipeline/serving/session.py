@@ -13,7 +13,7 @@ from typing import Any
 from vf_pipeline.configs import InferenceSettings
 from vf_pipeline.errors import AuthError, ConfigError, ProcessError, ProviderError
 from vf_pipeline.inference.endpoints import Endpoint
-from vf_pipeline.serving.process import ManagedProcess, free_port
+from vf_pipeline.processes import ManagedProcess, free_port
 from vf_pipeline.types import ModelRef
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from vf_pipeline import storage
 from vf_pipeline.configs import InferenceSettings, SynthSettings
 from vf_pipeline.errors import ConfigError
-from vf_pipeline.evaluation.outcomes import Pair, failure_of
-from vf_pipeline.evaluation.playing import play_all
 from vf_pipeline.inference.endpoints import Endpoint
+from vf_pipeline.rollouts.failures import Pair, failure_of
+from vf_pipeline.rollouts.generate import play_all
 from vf_pipeline.synthesis.card import render_card
 from vf_pipeline.synthesis.export import export_rows
 from vf_pipeline.synthesis.select import Provenance, select_for_sft

@@ -10,12 +10,12 @@ from typing import Any
 
 from vf_pipeline import storage
 from vf_pipeline.errors import ProcessError, StorageError, TrainingError
+from vf_pipeline.processes import ManagedProcess
 from vf_pipeline.progress import Progress, progress_bar
-from vf_pipeline.serving.process import ManagedProcess
-from vf_pipeline.training.child import FAILURE
 from vf_pipeline.training.metrics import Follower, Line
-from vf_pipeline.training.sft import count_rows, count_steps
 from vf_pipeline.training.spec import TrainResult, TrainSpec, finished_result, write_spec
+from vf_pipeline.training.trainer.process import FAILURE
+from vf_pipeline.training.trainer.sft import count_rows, count_steps
 
 _POLL_S = 0.2
 _LAST_WORDS_S = 20.0
@@ -38,7 +38,7 @@ def run_training(spec: TrainSpec, *, run_dir: Path, timeout_s: float) -> TrainRe
     if done is not None:
         return done
     storage.remove(spec.work(FAILURE))
-    command = [sys.executable, "-m", "vf_pipeline.training.child", str(write_spec(spec))]
+    command = [sys.executable, "-m", "vf_pipeline.training.trainer.process", str(write_spec(spec))]
     process = ManagedProcess(
         f"train-{spec.kind}",
         command,

@@ -17,8 +17,8 @@ from vf_pipeline.errors import (
     RubricError,
 )
 from vf_pipeline.evaluation.evaluate import evaluate, metrics_of
-from vf_pipeline.evaluation.playing import run_async
 from vf_pipeline.inference.endpoints import Endpoint
+from vf_pipeline.rollouts.generate import run_async
 from vf_pipeline.rubrics import Rubric
 from vf_pipeline.testing import EchoEnvironment, FakeClient
 from vf_pipeline.tracking import JsonlTracker

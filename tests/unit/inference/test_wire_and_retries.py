@@ -7,7 +7,7 @@ import pytest
 from openai import NOT_GIVEN
 from openai.types.chat import ChatCompletionMessageToolCall
 
-from vf_pipeline.inference.faults import _retry_after
+from vf_pipeline.inference.diagnosis import _retry_after
 from vf_pipeline.inference.retries import RetryPolicy
 from vf_pipeline.inference.wire import plain, request_body
 

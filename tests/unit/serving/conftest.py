@@ -38,15 +38,15 @@ def plain_model(tiny_dir: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def tokenizer(tiny_dir: Path) -> Any:
-    from vf_pipeline.serving.text import ServedTokenizer
+    from vf_pipeline.serving.http.text import ServedTokenizer
 
     return ServedTokenizer(tiny_dir)
 
 
 @pytest.fixture
 def make_engine(tiny_dir: Path, tokenizer: Any) -> Iterator[Any]:
-    from vf_pipeline.serving.engine import Engine
-    from vf_pipeline.serving.generation import EngineLimits
+    from vf_pipeline.serving.engine.requests import EngineLimits
+    from vf_pipeline.serving.engine.scheduler import Engine
 
     started = []
 

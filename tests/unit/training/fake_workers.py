@@ -6,8 +6,8 @@ import sys
 import time
 from typing import Any
 
-from vf_pipeline.training.buffer import Group, StepGroups
-from vf_pipeline.training.worker import Fault, Job, Progress
+from vf_pipeline.training.groups import Group, StepGroups
+from vf_pipeline.training.worker.process import Fault, Job, Progress
 from vf_pipeline.types import TrainSample
 
 PROMPTS = ((5, 6, 7, 8), (5, 6, 9), (10, 11, 12, 13, 14))

@@ -1,0 +1,38 @@
+"""Settings: the one source of every default, bound and help text; and how they are read.
+
+``load_config(PipelineConfig, ["x.toml"], ["grpo.steps=5"])`` reads files left to right, then the
+overrides. CLI options and UI forms are derived from the same fields.
+"""
+
+from vf_pipeline.configs.loading import load_config, validate
+from vf_pipeline.configs.settings import (
+    DataSettings,
+    EnvironmentSettings,
+    EvalSettings,
+    GateSettings,
+    GrpoSettings,
+    InferenceSettings,
+    ModelSettings,
+    PipelineConfig,
+    Settings,
+    SftSettings,
+    SynthSettings,
+    TrackingSettings,
+)
+
+__all__ = [
+    "DataSettings",
+    "EnvironmentSettings",
+    "EvalSettings",
+    "GateSettings",
+    "GrpoSettings",
+    "InferenceSettings",
+    "ModelSettings",
+    "PipelineConfig",
+    "Settings",
+    "SftSettings",
+    "SynthSettings",
+    "TrackingSettings",
+    "load_config",
+    "validate",
+]

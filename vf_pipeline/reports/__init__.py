@@ -1,0 +1,1 @@
+"""Results as pictures and pages. Knows results, and is known by no room above it."""

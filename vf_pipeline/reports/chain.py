@@ -1,0 +1,140 @@
+"""Gather what a chain's report shows, from the run directory alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from vf_pipeline.evaluation.compare import Comparison
+from vf_pipeline.reports.page import (
+    ChainReport,
+    Gain,
+    Measurement,
+    SampleRollout,
+    StageTime,
+)
+from vf_pipeline.runs import Run
+from vf_pipeline.training.metrics import read_metrics
+from vf_pipeline.types import Messages, Rollout, Score
+
+Pairs = Sequence[tuple[Rollout, Score]]
+
+
+def chain_report(
+    run: Run,
+    verdict: Sequence[str],
+    comparisons: tuple[Comparison, Comparison, Comparison],
+    pairs: tuple[Pairs, Pairs, Pairs],
+) -> ChainReport:
+    """Return the report of a chain.
+
+    Args:
+        run: the run whose stages are done.
+        verdict: the verdict's lines, the first one first.
+        comparisons: trained over base, SFT over base, trained over SFT.
+        pairs: rollouts and scores of base, SFT and trained, on the same examples.
+    """
+    total, by_sft, by_grpo = comparisons
+    outputs, facts = run.stage_outputs, run.manifest.facts
+    return ChainReport(
+        title=f"{run.config.name}: {run.config.environment.id}",
+        verdict=verdict[0],
+        passed=verdict[0].startswith("PASSED"),
+        notes=list(verdict[1:]),
+        stages=[
+            StageTime(name, record.duration_s, stage_note(record.outputs))
+            for name, record in run.manifest.stages.items()
+        ],
+        measurements=[
+            _measurement("base", by_sft, after=False),
+            _measurement("SFT", by_sft, after=True),
+            _measurement("trained", by_grpo, after=True),
+        ],
+        gains=[
+            _gain("SFT − base", by_sft),
+            _gain("GRPO − SFT", by_grpo),
+            _gain("trained − base", total),
+        ],
+        reward_curve=reward_curve(run),
+        funnel=outputs["synthesize"]["funnel"],
+        samples=samples(pairs[0], pairs[2]),
+        settings=run.config.model_dump(),
+        digests={
+            "base model": outputs["prepare"]["model"]["digest"],
+            "SFT model": outputs["sft"]["model"]["digest"],
+            "trained model": outputs["grpo"]["model"]["digest"],
+            **{f"data: {name}": ref["digest"] for name, ref in outputs["prepare"]["data"].items()},
+            "SFT rows": outputs["synthesize"]["rows"]["digest"],
+        },
+        links={"Prefect": facts.get("prefect_url", ""), "MLflow": facts.get("mlflow_url", "")},
+        bounded=total.bounded,
+    )
+
+
+def stage_note(outputs: dict[str, Any]) -> str:
+    """Return in a few words what a stage made."""
+    if "result" in outputs:
+        reward, counts = outputs["result"]["reward"], outputs["result"]["counts"]
+        return f"reward {reward['mean']:.3f} of {counts['rollouts']} rollouts"
+    if "rows" in outputs:
+        return f"{outputs['rows']['rows']} rows"
+    if "steps" in outputs:
+        metrics = outputs["metrics"]
+        last = {k: metrics[k] for k in ("reward/mean", "loss") if k in metrics}
+        return ", ".join([f"{outputs['steps']} steps", *(f"{k} {v:.3f}" for k, v in last.items())])
+    if "data" in outputs:
+        parts = [f"{ref['rows']} {name}" for name, ref in outputs["data"].items()]
+        return ", ".join(parts)
+    return ""
+
+
+def reward_curve(run: Run) -> list[tuple[float, float]]:
+    """Return (step, mean reward of its samples) of the GRPO stage; a redone step counts once."""
+    points = {
+        float(line["step"]): float(line["reward/mean"])
+        for line in read_metrics(run.path("grpo", "metrics.jsonl"))
+        if "reward/mean" in line
+    }
+    return sorted(points.items())
+
+
+def samples(before: Pairs, after: Pairs, count: int = 12) -> list[SampleRollout]:
+    """Return held-out questions with both answers, a few of every task."""
+    later = {rollout.key: (rollout, score) for rollout, score in after}
+    chosen: list[SampleRollout] = []
+    seen: dict[str, int] = {}
+    tasks = {rollout.task for rollout, _ in before}
+    share = max(1, count // max(len(tasks), 1))
+    for rollout, score in before:
+        if rollout.key not in later or seen.get(rollout.task, 0) >= share:
+            continue
+        seen[rollout.task] = seen.get(rollout.task, 0) + 1
+        other, other_score = later[rollout.key]
+        chosen.append(
+            SampleRollout(
+                question=last_text(rollout.prompt),
+                gold=rollout.answer,
+                before=last_text(rollout.completion),
+                before_reward=score.reward,
+                after=last_text(other.completion),
+                after_reward=other_score.reward,
+                task=rollout.task,
+            )
+        )
+    return chosen
+
+
+def last_text(messages: Messages) -> str:
+    """Return the text of the last message."""
+    if isinstance(messages, str):
+        return messages
+    return str(messages[-1].get("content") or "") if messages else ""
+
+
+def _measurement(label: str, comparison: Comparison, *, after: bool) -> Measurement:
+    side = "after" if after else "before"
+    tasks = {name: getattr(change, side) for name, change in comparison.per_task.items()}
+    return Measurement(label, getattr(comparison, side), tasks)
+
+
+def _gain(label: str, comparison: Comparison) -> Gain:
+    tasks = {name: change.difference for name, change in comparison.per_task.items()}
+    return Gain(label, comparison.difference, tasks)

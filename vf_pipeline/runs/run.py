@@ -1,0 +1,113 @@
+"""A run: its folder, its lock, its manifest, its records in MLflow. What every stage is given."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vf_pipeline import storage
+from vf_pipeline.configs import PipelineConfig, validate
+from vf_pipeline.errors import ConfigError
+from vf_pipeline.processes import reap
+from vf_pipeline.runs.lock import LOCK, hold_lock
+from vf_pipeline.runs.manifest import Manifest
+from vf_pipeline.runs.places import mlflow_uri, run_dir_of, runs_dir
+from vf_pipeline.tracking import MlflowTracker
+from vf_pipeline.types import ModelRef
+
+
+@dataclass(slots=True)
+class Run:
+    """One run in this process: its settings, its folder, and what is done."""
+
+    config: PipelineConfig
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def stage_outputs(self) -> dict[str, dict[str, Any]]:
+        """What the finished stages made, by stage."""
+        return {name: record.outputs for name, record in self.manifest.stages.items()}
+
+    def model(self, stage: str) -> ModelRef:
+        """Return the model that a stage made."""
+        return ModelRef(**self.stage_outputs[stage]["model"])
+
+    def path(self, *parts: str) -> Path:
+        """Return a path in the run directory."""
+        return self.folder.joinpath(*parts)
+
+    def start_tracker(self, stage: str) -> MlflowTracker:
+        """Return the MLflow run of a stage ("" is the parent), the same one after a resume."""
+        runs: dict[str, str] = dict(self.manifest.facts.get("mlflow_runs", {}))
+        config = self.config
+        tags = {
+            "vf.stage": stage or "chain",
+            "vf.env": config.environment.id,
+            "vf.model": config.model.name,
+            "vf.config_digest": storage.digest_json(config.model_dump()),
+            "vf.run_dir": self.folder.name,
+        }
+        tracker = MlflowTracker.start(
+            mlflow_uri(config),
+            config.tracking.experiment or f"vf/{config.environment.id}",
+            f"{self.folder.name}/{stage}" if stage else self.folder.name,
+            run_id=runs.get(stage),
+            parent_id=runs.get("") if stage else None,
+            tags=tags,
+        )
+        if runs.get(stage) != tracker.run_id:
+            runs[stage] = tracker.run_id
+            self.manifest.note(mlflow_runs=runs)
+        return tracker
+
+
+@contextmanager
+def open_run(
+    config: PipelineConfig, *, fresh: bool = False, of_chain: bool = False, wait_s: float = 0.0
+) -> Iterator[Run]:
+    """Yield the run of a config; its folder is made, locked, and cleared of orphaned processes.
+
+    Args:
+        config: the settings; the folder is found by their digest.
+        fresh: whether to throw away what an earlier run left there.
+        of_chain: whether a stage is opened whose chain holds the run's own lock and waits for it.
+        wait_s: how long to wait for another process that works on this very run, in seconds.
+
+    Raises:
+        StorageError: another process works on this run, or the folder cannot be written.
+    """
+    folder = run_dir_of(config)
+    with hold_lock(folder, "stage.lock" if of_chain else LOCK, wait_s=wait_s):
+        if not of_chain:
+            reap(folder / "processes.json")
+            if fresh:
+                _clear(folder)
+            storage.write_json(folder / "config.json", config.model_dump(mode="json"))
+        yield Run(config, folder, Manifest.open(folder))
+
+
+def read_run_config(folder: Path) -> PipelineConfig:
+    """Return the settings that a run directory was made with.
+
+    Raises:
+        ConfigError: there is no run in the folder, or it was made elsewhere or by other settings.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        raise ConfigError(f"no run in {folder}", f"runs are in {runs_dir()}")
+    config = validate(PipelineConfig, storage.read_json(path), where=str(path))
+    if run_dir_of(config) != folder.resolve():
+        raise ConfigError(
+            f"the run in {folder} belongs at {run_dir_of(config)}",
+            "it was moved, or made by another version: start it from its TOML file",
+        )
+    return config
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run left, except its lock, which is held."""
+    for path in folder.iterdir():
+        if path.name != LOCK:
+            storage.remove(path)

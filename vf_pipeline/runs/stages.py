@@ -1,0 +1,78 @@
+"""The chain's stages: what each needs and depends on, and which work pool it belongs to.
+
+Deliberately knows nothing of Prefect, so that a plan and a finished run need no server.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vf_pipeline import storage
+from vf_pipeline.configs import PipelineConfig
+from vf_pipeline.runs.manifest import Manifest
+
+StageName = Literal[
+    "prepare",
+    "evaluate-base",
+    "synthesize",
+    "sft",
+    "evaluate-sft",
+    "grpo",
+    "evaluate-trained",
+    "promote",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage's inputs (other stages), the settings that it depends on, and its work pool."""
+
+    needs: tuple[StageName, ...]
+    settings: tuple[str, ...]
+    pool: Literal["cpu", "gpu"] = "cpu"
+
+
+STAGES: dict[StageName, Stage] = {
+    "prepare": Stage((), ("environment", "model", "data", "seed")),
+    "evaluate-base": Stage(("prepare",), ("eval", "seed"), "gpu"),
+    "synthesize": Stage(("prepare",), ("synth", "seed"), "gpu"),
+    "sft": Stage(("prepare", "synthesize"), ("sft", "seed"), "gpu"),
+    "evaluate-sft": Stage(("prepare", "sft"), ("eval", "seed"), "gpu"),
+    "grpo": Stage(("prepare", "sft"), ("grpo", "seed"), "gpu"),
+    "evaluate-trained": Stage(("prepare", "grpo"), ("eval", "seed"), "gpu"),
+    "promote": Stage(
+        ("evaluate-base", "evaluate-sft", "evaluate-trained", "grpo", "synthesize"), ("gate",)
+    ),
+}
+
+
+_PLACES = {"uri", "rollouts", "report"}
+
+
+def stage_key(config: PipelineConfig, manifest: Manifest, name: StageName) -> str:
+    """Return what a stage depends on, as a digest: its settings and what it is given."""
+    stage = STAGES[name]
+    values = config.model_dump(mode="json")
+    settings = {part: values[part] for part in stage.settings}
+    inputs = {need: manifest.stages[need].outputs for need in stage.needs}
+    return storage.digest_json({"stage": name, "settings": settings, "inputs": inputs})
+
+
+def reusable(config: PipelineConfig, manifest: Manifest, name: StageName) -> dict[str, Any] | None:
+    """Return what a stage made for these settings and inputs, if it did and it is still there."""
+    if any(need not in manifest.stages for need in STAGES[name].needs):
+        return None
+    made = manifest.done(name, stage_key(config, manifest, name))
+    if made is None or not all(Path(path).exists() for path in _paths(made)):
+        return None
+    return made
+
+
+def _paths(outputs: Any, key: str = "") -> Iterator[str]:
+    """Yield the local files and folders that a stage's outputs name."""
+    if isinstance(outputs, dict):
+        for name, value in outputs.items():
+            yield from _paths(value, name)
+    elif key in _PLACES and isinstance(outputs, str) and Path(outputs).is_absolute():
+        yield outputs

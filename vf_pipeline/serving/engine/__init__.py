@@ -1,0 +1,1 @@
+"""The built-in engine: continuous batching on torch. Knows nothing of HTTP."""

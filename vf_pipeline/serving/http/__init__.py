@@ -1,0 +1,1 @@
+"""The OpenAI-compatible face of an engine. Never imports torch."""

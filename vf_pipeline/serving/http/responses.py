@@ -1,0 +1,161 @@
+"""Samples as the JSON that OpenAI's clients and vLLM's users expect."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vf_pipeline.serving.engine.requests import Sample, TokenEvent
+from vf_pipeline.serving.http.requests import Asked, AskedChat
+from vf_pipeline.serving.http.text import ServedTokenizer
+from vf_pipeline.tokens.detokenize import StopCutter, TextStream, cut_at_stop
+
+_LOWEST = -9999.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How one request is answered: in which dialect, under which id."""
+
+    asked: Asked
+    model: str
+    tokenizer: ServedTokenizer
+    prompts: Sequence[Sequence[int]]
+    created: int = field(default_factory=lambda: int(time.time()))
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def chat(self) -> bool:
+        """Whether the chat route was asked."""
+        return isinstance(self.asked, AskedChat)
+
+    def head(self, chunk: bool = False) -> dict[str, Any]:
+        """Return the fields that every answer begins with."""
+        kind = "chat.completion" if self.chat else "text_completion"
+        return {
+            "id": f"{'chatcmpl' if self.chat else 'cmpl'}-{self.token}",
+            "object": kind + (".chunk" if chunk and self.chat else ""),
+            "created": self.created,
+            "model": self.model,
+        }
+
+    def usage(self, completion_tokens: int) -> dict[str, int]:
+        """Return the count of tokens."""
+        prompt = sum(len(ids) for ids in self.prompts)
+        total = prompt + completion_tokens
+        names = ("prompt_tokens", "completion_tokens", "total_tokens")
+        return dict(zip(names, (prompt, completion_tokens, total), strict=True))
+
+    def answer(self, results: Sequence[Sequence[Sample]]) -> dict[str, Any]:
+        """Return the whole answer: ``results`` holds the samples of each prompt."""
+        choices: list[dict[str, Any]] = []
+        for prompt, samples in zip(self.prompts, results, strict=True):
+            for sample in samples:
+                choices.append(self._choice(len(choices), prompt, sample))
+        sampled = sum(len(s.token_ids) for samples in results for s in samples)
+        body = {**self.head(), "choices": choices, "usage": self.usage(sampled)}
+        if self.asked.return_token_ids and self.chat:
+            body["prompt_token_ids"] = list(self.prompts[0])
+        return body
+
+    def _choice(self, index: int, prompt: Sequence[int], sample: Sample) -> dict[str, Any]:
+        text = self.tokenizer.decode(sample.token_ids, self.asked.skip_special_tokens)
+        cut = cut_at_stop(text, self.asked.stops) if sample.finish_reason == "stop" else None
+        if cut is not None and not self.asked.include_stop_str_in_output:
+            text = cut
+        choice: dict[str, Any] = {
+            "index": index,
+            "finish_reason": sample.finish_reason,
+            "logprobs": self.logprobs(sample.token_ids, sample.logprobs, sample.top),
+            "weight_version": sample.weight_version,
+        }
+        if self.chat:
+            choice["message"] = {"role": "assistant", "content": text}
+        else:
+            choice["text"] = text
+        if self.asked.return_token_ids:
+            choice["token_ids"] = sample.token_ids
+            if not self.chat:
+                choice["prompt_token_ids"] = list(prompt)
+        return choice
+
+    def logprobs(
+        self,
+        ids: Sequence[int],
+        values: Sequence[float],
+        tops: Sequence[Sequence[tuple[int, float]]],
+        offset: int = 0,
+    ) -> dict[str, Any] | None:
+        """Return logprobs in the route's form, or None when they were not asked for."""
+        if self.asked.top_count is None:
+            return None
+        tokens = [self.tokenizer.token(i) for i in ids]
+        if self.chat:
+            places = zip(tokens, values, tops, strict=True)
+            return {"content": [self._place(token, v, top) for token, v, top in places]}
+        offsets = [offset]
+        for token in tokens:
+            offsets.append(offsets[-1] + len(token))
+        named = [{self.tokenizer.token(i): max(v, _LOWEST) for i, v in top} for top in tops]
+        return {
+            "tokens": tokens,
+            "token_logprobs": [max(value, _LOWEST) for value in values],
+            "top_logprobs": named if self.asked.top_count else None,
+            "text_offset": offsets[:-1],
+        }
+
+    def _place(self, token: str, value: float, top: Sequence[tuple[int, float]]) -> dict[str, Any]:
+        likeliest = [_entry(self.tokenizer.token(i), v) for i, v in top]
+        return {**_entry(token, value), "top_logprobs": likeliest}
+
+
+class ChoiceStream:
+    """One choice of a streamed answer: token events to chunks."""
+
+    def __init__(self, shape: Shape, index: int) -> None:
+        self._shape = shape
+        self._index = index
+        skip = shape.asked.skip_special_tokens
+        self._text = TextStream(lambda ids: shape.tokenizer.decode(ids, skip))
+        self._cutter = StopCutter(
+            () if shape.asked.include_stop_str_in_output else shape.asked.stops
+        )
+        self._offset = 0
+        self._begun = False
+
+    def chunk(self, event: TokenEvent) -> dict[str, Any] | None:
+        """Return the chunk that tells about a token, or None while there is nothing to tell."""
+        text = self._cutter.push(self._text.push(event.token_id))
+        if event.finish_reason is not None:
+            text += self._cutter.push(self._text.finish()) + self._cutter.finish()
+        asked = self._shape.asked
+        quiet = not text and asked.top_count is None and not asked.return_token_ids
+        if quiet and event.finish_reason is None:
+            return None
+        choice: dict[str, Any] = {
+            "index": self._index,
+            "finish_reason": event.finish_reason,
+            "logprobs": self._shape.logprobs(
+                [event.token_id], [event.logprob], [event.top], self._offset
+            ),
+            "weight_version": event.weight_version,
+        }
+        self._offset += len(text)
+        if self._shape.chat:
+            role = {} if self._begun else {"role": "assistant"}
+            choice["delta"] = {**role, "content": text}
+        else:
+            choice["text"] = text
+        if asked.return_token_ids:
+            choice["token_ids"] = [event.token_id]
+        body = {**self._shape.head(chunk=True), "choices": [choice]}
+        if asked.return_token_ids and not self._begun:
+            prompt = self._shape.prompts[self._index // asked.n]
+            (body if self._shape.chat else choice)["prompt_token_ids"] = list(prompt)
+        self._begun = True
+        return body
+
+
+def _entry(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": max(logprob, _LOWEST), "bytes": list(token.encode())}

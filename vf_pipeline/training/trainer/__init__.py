@@ -1,0 +1,1 @@
+"""The trainer's process: ``transformers.Trainer`` on samples. Training's only room with torch."""

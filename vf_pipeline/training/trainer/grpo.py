@@ -1,0 +1,202 @@
+"""GRPO: groups of completions from the engine, a clipped policy loss, and new weights each step."""
+
+import logging
+import statistics
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vf_pipeline.errors import TrainingError
+from vf_pipeline.training.groups import BufferState, Group, StepGroups, choose
+from vf_pipeline.training.spec import TrainSpec
+from vf_pipeline.training.trainer.advantages import is_flat
+from vf_pipeline.training.trainer.batching import MicroBatch, Row
+from vf_pipeline.training.trainer.logprobs import check_model, suffix_logprobs
+from vf_pipeline.training.trainer.losses import LossSums, clip_loss
+from vf_pipeline.training.transports.rollouts import RolloutFeed
+from vf_pipeline.training.transports.weights_disk import WeightSync
+from vf_pipeline.types import TrainSample
+
+log = logging.getLogger(__name__)
+
+MAX_EMPTY = 5
+
+
+class GrpoObjective:
+    """The policy loss on what the rollout worker played.
+
+    Version v of the weights is the one after v optimizer steps. A step may be played as soon as
+    its weights would be at most ``max_staleness`` versions old.
+
+    Args:
+        spec: the training.
+        feed: the worker's rollouts.
+        sync: hands new weights to the engine.
+        state: where the data stands.
+        served: whether the engine has the first weights already, and the worker was let go.
+    """
+
+    def __init__(
+        self,
+        spec: TrainSpec,
+        feed: RolloutFeed,
+        sync: WeightSync,
+        state: BufferState,
+        served: bool = False,
+    ) -> None:
+        settings = spec.grpo
+        self.settings = settings
+        self.feed = feed
+        self.sync = sync
+        self.data = state
+        self.steps = settings.steps
+        self.lr = settings.lr
+        self.max_grad_norm = settings.max_grad_norm
+        self.micro_tokens = settings.micro_tokens
+        self.save_steps = settings.save_steps
+        self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weights")
+        self._loading: Future[None] | None = None
+        self._served = served
+        self._samples: list[TrainSample] = []
+        self._metrics: dict[str, float] = {}
+        self._entropy = 0.0
+
+    def begin(self, model: Any, step: int) -> None:
+        """Have the engine serve the model's weights, and let the worker start."""
+        check_model(model)
+        self.sync.clear()
+        if not self._served:
+            self._push(model, step)
+            self._loaded()
+
+    def rows(self, step: int) -> list[Row]:
+        """Return the completions of a step's groups, each behind its prompt.
+
+        Raises:
+            TrainingError: rollouts do not come, all fail, or have taught nothing for five steps.
+        """
+        if self.settings.max_staleness == 0:
+            self._loaded()
+        played = self.feed.take(step)
+        chosen, stale = choose(played, self.settings.groups, self.settings.max_staleness)
+        self.data.position = played.position
+        self.data.tokens += sum(group.completion_tokens for group in played.groups)
+        self._samples = [sample for group in chosen for sample in group.samples]
+        self._metrics = step_metrics(played, chosen, stale) | {
+            "tokens/total": float(self.data.tokens)
+        }
+        self._entropy = 0.0
+        self._check_signal(played, chosen)
+        return [
+            Row(sample.prompt_ids, sample.completion_ids, index)
+            for index, sample in enumerate(self._samples)
+        ]
+
+    def loss(self, model: Any, batch: MicroBatch) -> LossSums:
+        """Return the clipped policy loss of some completions."""
+        settings = self.settings
+        logprobs, entropy = suffix_logprobs(model, batch, settings.temperature)
+        samples = [self._samples[row.index] for row in batch.rows]
+        behaviour = torch.tensor(
+            [value for sample in samples for value in sample.logprobs], device=logprobs.device
+        )
+        advantages = torch.tensor(
+            [sample.advantage for sample in samples for _ in sample.logprobs],
+            device=logprobs.device,
+        )
+        self._entropy += entropy.sum().item()
+        return clip_loss(logprobs, behaviour, advantages, settings.clip_low, settings.clip_high)
+
+    def end_step(self, model: Any, step: int) -> None:
+        """Hand the new weights to the engine. The last ones nobody samples with."""
+        started = time.monotonic()
+        self._loaded()
+        if step < self.steps:
+            self._push(model, step)
+        self._metrics["time/sync"] = time.monotonic() - started
+
+    def metrics(self) -> dict[str, float]:
+        """Return the last step's metrics."""
+        tokens = sum(len(sample.completion_ids) for sample in self._samples)
+        defaults = {"kl": 0.0, "clip_frac": 0.0} if not tokens else {}
+        return defaults | self._metrics | {"entropy": self._entropy / max(tokens, 1)}
+
+    def state(self) -> dict[str, Any]:
+        """Return where the data stands, for the checkpoint."""
+        return self.data.to_dict()
+
+    def close(self) -> None:
+        """Wait until the engine has loaded what it was last given, or failed to."""
+        self._loader.shutdown(wait=True)
+
+    def _push(self, model: Any, version: int) -> None:
+        """Write the weights now; the engine loads them while the next step is trained."""
+        folder = self.sync.write(model, version)
+        self._loading = self._loader.submit(self._load, folder, version)
+
+    def _load(self, folder: Path, version: int) -> None:
+        self.sync.load(folder, version)
+        self.feed.allow(min(version + self.settings.max_staleness, self.steps - 1), version)
+
+    def _loaded(self) -> None:
+        """Wait until the engine serves the weights that were written last.
+
+        Raises:
+            TrainingError: it did not take them.
+        """
+        if self._loading is not None:
+            self._loading.result()
+            self._loading = None
+
+    def _check_signal(self, played: StepGroups, chosen: list[Group]) -> None:
+        if chosen:
+            self.data.empty_in_a_row = 0
+            return
+        self.data.empty_in_a_row += 1
+        rewards = [reward for group in played.groups for reward in group.rewards]
+        failures = Counter(group.failure for group in played.groups if group.failure)
+        cause = failures.most_common(1)[0][0] if failures else ""
+        if rewards and all(reward is None for reward in rewards):
+            raise TrainingError(
+                f"all {len(rewards)} rollouts of step {played.step} failed: {cause}",
+                "mend the cause, then run the same command again",
+            )
+        log.warning(
+            "step %d is skipped: none of %d groups has a learning signal",
+            played.step,
+            len(played.groups),
+        )
+        if self.data.empty_in_a_row >= MAX_EMPTY:
+            mean = self._metrics["reward/mean"]
+            raise TrainingError(
+                f"no learning signal: for {MAX_EMPTY} steps, all completions of each prompt had "
+                f"the same reward (mean {mean:.2f})" + (f"; failures: {cause}" if cause else ""),
+                "choose examples that the model solves sometimes, or a larger grpo.group_size",
+            )
+
+
+def step_metrics(played: StepGroups, chosen: list[Group], stale: int) -> dict[str, float]:
+    """Return what a step's rollouts look like; means are over all that were tried."""
+    groups = played.groups
+    count = sum(len(group.rewards) for group in groups)
+    scored = [reward for group in groups for reward in group.rewards if reward is not None]
+    flat = sum(is_flat(group.rewards) for group in groups)
+    judged = sum(any(reward is not None for reward in group.rewards) for group in groups)
+    lags = [played.step - group.version for group in chosen]
+    return {
+        "reward/mean": statistics.fmean(scored) if scored else 0.0,
+        "reward/std": statistics.stdev(scored) if len(scored) > 1 else 0.0,
+        "frac_zero_std": flat / max(judged, 1),
+        "groups": float(len(chosen)),
+        "tried": float(len(groups)),
+        "groups/stale": float(stale),
+        "skipped": float(not chosen),
+        "completion/len_mean": sum(group.completion_tokens for group in groups) / max(count, 1),
+        "completion/truncated_frac": sum(group.truncated for group in groups) / max(count, 1),
+        "rollout/error_frac": sum(group.errors for group in groups) / max(count, 1),
+        "policy_lag": statistics.fmean(lags) if lags else 0.0,
+    }

@@ -1,0 +1,1 @@
+"""What travels between engine, worker and trainer: weights one way, rollouts the other."""

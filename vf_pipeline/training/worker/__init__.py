@@ -1,0 +1,1 @@
+"""The rollout worker: plays environments for the trainer, in a process without torch."""
