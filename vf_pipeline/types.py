@@ -5,7 +5,7 @@ inside a running rollout.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Message = dict[str, Any]
 """A chat message in OpenAI's form: ``role``, ``content``, ``tool_calls``, ``tool_call_id``."""
@@ -56,6 +56,33 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightVersion:
+    """Which weights: the one name for them, from the engine that serves them to the trained sample.
+
+    ``digest`` is that of the weights themselves, or of the training that makes them step by step;
+    ``step`` counts the optimizer steps since. On the wire it is a text: ``digest`` or
+    ``digest@step``.
+
+    >>> WeightVersion.parse("3f2a@7")
+    WeightVersion(digest='3f2a', step=7)
+    >>> str(WeightVersion("3f2a"))
+    '3f2a'
+    """
+
+    digest: str
+    step: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.digest}@{self.step}" if self.step else self.digest
+
+    @classmethod
+    def parse(cls, text: str) -> "WeightVersion":
+        """Return the version that a text names; a text without a step is at step 0."""
+        digest, _, step = text.partition("@")
+        return cls(digest, int(step) if step.isdecimal() else 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One sampled turn, token by token.
 
@@ -68,6 +95,7 @@ class Turn:
     logprobs: tuple[float, ...]
     finish_reason: str
     weights: str = ""
+    """Text of the WeightVersion that sampled; empty where the server does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +144,23 @@ class Score:
     metrics: dict[str, float] = field(default_factory=dict)
     outcomes: dict[str, str] = field(default_factory=dict)
     rubric: str = ""
+
+
+class ScoredRollout(NamedTuple):
+    """A rollout with its score: what evaluation, synthesis and training all receive."""
+
+    rollout: Rollout
+    score: Score
+
+    @property
+    def key(self) -> str:
+        """The identity of this play within its journal."""
+        return self.rollout.key
+
+    @property
+    def reward(self) -> float | None:
+        """The reward; None for a play that failed or could not be scored."""
+        return None if self.rollout.error is not None else self.score.reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,16 +215,23 @@ class EvalResult:
 class TrainSample:
     """One completion, ready for a gradient: token ids as the engine sampled them.
 
-    ``prompt_ids`` and ``completion_ids`` are ids; ``logprobs`` (length of the completion) are the
-    behaviour policy's; ``weights`` names the version that sampled them; ``advantage`` is one
-    number for the whole completion. ``group`` names the samples that share a prompt.
+    ``prompt_ids`` and ``completion_ids`` are ids, at least one each; the first ``skip`` ids of the
+    completion carry no loss. For a policy gradient, ``logprobs`` (length of the completion) are the
+    behaviour policy's, ``version`` is the step of the weights that sampled them, and ``advantage``
+    is one number for the whole completion. ``group`` names the samples that share a prompt.
     """
 
     group: str
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    reward: float
-    advantage: float
-    version: int
+    logprobs: tuple[float, ...] = ()
+    reward: float = 0.0
+    advantage: float = 0.0
+    version: int = 0
     truncated: bool = False
+    skip: int = 0
+
+    @property
+    def loss_tokens(self) -> int:
+        """How many tokens carry loss."""
+        return len(self.completion_ids) - self.skip

@@ -1,5 +1,6 @@
 """Every setting, once: frozen models that are the TOML file, the CLI help and the UI form."""
 
+import math
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -112,6 +113,10 @@ class SftSettings(Settings):
     """Most padded tokens of one forward pass."""
     save_steps: int = Field(10, ge=1)
     """Steps between checkpoints."""
+
+    def steps_of(self, rows: int) -> int:
+        """Return the optimizer steps that a number of rows takes."""
+        return self.epochs * math.ceil(rows / self.batch_rows)
 
 
 class GrpoSettings(Settings):

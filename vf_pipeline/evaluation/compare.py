@@ -10,8 +10,7 @@ from vf_pipeline.evaluation.statistics import (
     mean_interval,
     paired_difference,
 )
-from vf_pipeline.rollouts.failures import Pair
-from vf_pipeline.types import Interval
+from vf_pipeline.types import Interval, ScoredRollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Comparison:
     bounded: bool = True
 
 
-def compare(before: Sequence[Pair], after: Sequence[Pair]) -> Comparison:
+def compare(before: Sequence[ScoredRollout], after: Sequence[ScoredRollout]) -> Comparison:
     """Return the difference of two lists of (rollout, score), overall and for each task.
 
     Both means are over the shared examples, so that they differ by the difference shown.

@@ -18,10 +18,10 @@ from vf_pipeline.evaluation.statistics import (
     pass_at_k,
 )
 from vf_pipeline.inference.endpoints import Endpoint
-from vf_pipeline.rollouts.failures import Pair, error_for, failure_of
-from vf_pipeline.rollouts.generate import play_all
+from vf_pipeline.rollouts.failures import error_for, failure_of
+from vf_pipeline.rollouts.generate import generate
 from vf_pipeline.tracking import Tracker
-from vf_pipeline.types import EvalResult, Example, Interval, SamplingArgs, Usage
+from vf_pipeline.types import EvalResult, Example, Interval, SamplingArgs, ScoredRollout, Usage
 
 if TYPE_CHECKING:
     from vf_pipeline.environments.environment import Environment
@@ -73,7 +73,7 @@ def evaluate(
     if sampling is None:
         sampling = {"temperature": settings.temperature, "max_tokens": settings.max_tokens}
     started_at = time.monotonic()
-    pairs = play_all(
+    pairs = generate(
         env,
         examples,
         endpoint,
@@ -104,7 +104,7 @@ def evaluate(
 
 
 def summarize(
-    pairs: Sequence[Pair], *, env: str, model: str, duration_s: float, rollouts_uri: str
+    pairs: Sequence[ScoredRollout], *, env: str, model: str, duration_s: float, rollouts_uri: str
 ) -> EvalResult:
     """Return what rollouts and scores amount to; the order of completion changes no number.
 
@@ -163,7 +163,7 @@ def metrics_of(result: EvalResult) -> dict[str, float]:
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
-def _counts(pairs: Sequence[Pair]) -> dict[str, int]:
+def _counts(pairs: Sequence[ScoredRollout]) -> dict[str, int]:
     boundaries = Counter(r.error.boundary for r, _ in pairs if r.error is not None)
     return {
         "examples": len({rollout.example_digest for rollout, _ in pairs}),
@@ -176,12 +176,12 @@ def _counts(pairs: Sequence[Pair]) -> dict[str, int]:
     }
 
 
-def _task_interval(good: Sequence[Pair], task: str) -> Interval:
+def _task_interval(good: Sequence[ScoredRollout], task: str) -> Interval:
     means = example_means(pair for pair in good if pair[0].task == task)
     return mean_interval(list(means.values()))
 
 
-def _metrics(good: Sequence[Pair]) -> dict[str, float]:
+def _metrics(good: Sequence[ScoredRollout]) -> dict[str, float]:
     """Return the mean of each metric, examples weighing the same, and pass@k of 0/1 rewards."""
     names = sorted({name for _, score in good for name in score.metrics})
     metrics = {}
@@ -196,7 +196,7 @@ def _metrics(good: Sequence[Pair]) -> dict[str, float]:
     return metrics | _pass_rates(good)
 
 
-def _pass_rates(good: Sequence[Pair]) -> dict[str, float]:
+def _pass_rates(good: Sequence[ScoredRollout]) -> dict[str, float]:
     rewards: dict[str, list[float]] = {}
     for rollout, score in good:
         rewards.setdefault(rollout.example_digest, []).append(score.reward or 0.0)
@@ -212,7 +212,7 @@ def _pass_rates(good: Sequence[Pair]) -> dict[str, float]:
     return rates
 
 
-def _check_failures(pairs: Sequence[Pair], allowed: float, folder: Path) -> None:
+def _check_failures(pairs: Sequence[ScoredRollout], allowed: float, folder: Path) -> None:
     failures = [failure for pair in pairs if (failure := failure_of(pair)) is not None]
     if not failures or len(failures) <= allowed * len(pairs):
         return

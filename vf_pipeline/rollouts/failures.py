@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 
 from vf_pipeline.errors import EnvironmentFault, ProviderError, RubricError, VfError
-from vf_pipeline.types import Failure, Rollout, Score
-
-Pair = tuple[Rollout, Score]
+from vf_pipeline.types import Failure, ScoredRollout
 
 _ERRORS: dict[str, type[VfError]] = {
     "provider": ProviderError,
@@ -14,9 +12,9 @@ _ERRORS: dict[str, type[VfError]] = {
 }
 
 
-def failure_of(pair: Pair) -> Failure | None:
-    """Return why a pair has no reward, or None where it has one."""
-    rollout, score = pair
+def failure_of(played: ScoredRollout) -> Failure | None:
+    """Return why a rollout has no reward, or None where it has one."""
+    rollout, score = played
     if rollout.error is not None:
         return rollout.error
     if score.reward is None:

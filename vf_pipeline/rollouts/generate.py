@@ -14,10 +14,10 @@ from vf_pipeline.configs import InferenceSettings
 from vf_pipeline.inference.client import Client
 from vf_pipeline.inference.endpoints import Endpoint
 from vf_pipeline.progress import Progress, progress_bar
-from vf_pipeline.rollouts.failures import Pair, error_for, failure_of
+from vf_pipeline.rollouts.failures import error_for, failure_of
 from vf_pipeline.rollouts.journal import Journal
 from vf_pipeline.rollouts.runner import play
-from vf_pipeline.types import Example, Failure, Rollout, SamplingArgs, Score, rollout_key
+from vf_pipeline.types import Example, Failure, SamplingArgs, ScoredRollout, rollout_key
 
 if TYPE_CHECKING:
     from vf_pipeline.environments.environment import Environment
@@ -28,7 +28,7 @@ T = TypeVar("T")
 _HOPELESS = 20
 
 
-def play_all(
+def generate(
     env: "Environment",
     examples: Sequence[Example],
     endpoint: Endpoint,
@@ -43,8 +43,8 @@ def play_all(
     journal_settings: dict[str, Any],
     fresh: bool = False,
     client: Any = None,
-) -> list[Pair]:
-    """Return one (rollout, score) for each example and index, sorted; resumes its journal.
+) -> list[ScoredRollout]:
+    """Return one scored rollout for each example and index, sorted; resumes its journal.
 
     Args:
         env: the environment that plays and scores.
@@ -76,7 +76,7 @@ def play_all(
         with progress_bar(title, len(keys), done) as bar:
             watch = _Watch(bar, hopeless=_HOPELESS if done == 0 else None)
 
-            async def run() -> list[Pair]:
+            async def run() -> list[ScoredRollout]:
                 async with _client_for(endpoint, inference, max_concurrent, client) as ready:
                     playing = asyncio.ensure_future(
                         play(
@@ -133,13 +133,13 @@ class _Watch:
         self._rewards = 0.0
         self._scored = 0
 
-    def __call__(self, rollout: Rollout, score: Score) -> None:
-        failure = failure_of((rollout, score))
+    def __call__(self, played: ScoredRollout) -> None:
+        failure = failure_of(played)
         if failure is not None:
             self.failures.append(failure)
         else:
             self._scored += 1
-            self._rewards += score.reward or 0.0
+            self._rewards += played.score.reward or 0.0
         notes = [f"reward {self._rewards / self._scored:.3f}"] if self._scored else []
         if self.failures:
             notes.append(f"{len(self.failures)} failed")
@@ -149,7 +149,9 @@ class _Watch:
             self.give_up()
 
 
-async def _unless_hopeless(playing: "asyncio.Future[list[Pair]]", watch: _Watch) -> list[Pair]:
+async def _unless_hopeless(
+    playing: "asyncio.Future[list[ScoredRollout]]", watch: _Watch
+) -> list[ScoredRollout]:
     try:
         return await playing
     except asyncio.CancelledError:

@@ -1,5 +1,9 @@
 """A group's first turn as one request: its prompt is computed once, and sampled n times.
 
+    rollout 0 ─┐                          ┌─► choice 0 ─► rollout 0 goes on with requests of its own
+    rollout 1 ─┼─► one request, n = 3 ────┼─► choice 1 ─► rollout 1
+    rollout 2 ─┘                          └─► choice 2 ─► rollout 2
+
 Every rollout of the group gets a ``RolloutClient``, which looks like the client that it stands
 for. Its first call waits for the one request and returns a copy of the answer that holds only
 this rollout's choice; all other calls go through, each with a seed of its own.
@@ -7,35 +11,31 @@ this rollout's choice; all other calls go through, each with a seed of its own.
 
 import asyncio
 import copy
-import hashlib
-from collections.abc import Awaitable
+from collections.abc import Sequence
 from typing import Any, Literal
 
+from vf_pipeline.rollouts.job import RolloutJob, derive_seed, first_turn_seed
 from vf_pipeline.storage import digest_json
 
 Kind = Literal["chat", "text"]
 
 
-def derive_seed(*parts: object) -> int:
-    """Return a seed in [0, 2**31) that depends on all parts, and on nothing else."""
-    text = "\x1f".join(str(part) for part in parts)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
-
-
-class FirstTurn:
+class GroupRequest:
     """The request that the rollouts of one group share.
 
     Args:
         client: asks the server.
-        size: number of rollouts, which is the number of choices asked for.
-        seed: the request's seed.
+        jobs: the rollouts; as many choices are asked for.
+        whole: whether these are all plays of the example.
         tasks: owns the request while it is under way.
     """
 
-    def __init__(self, client: Any, size: int, seed: int, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, client: Any, jobs: Sequence[RolloutJob], whole: bool, tasks: asyncio.TaskGroup
+    ) -> None:
         self.client = client
-        self.size = size
-        self._seed = seed
+        self.size = len(jobs)
+        self._seed = first_turn_seed(jobs, whole)
         self._tasks = tasks
         self._asked: str | None = None
         self._answer: asyncio.Task[Any] | None = None
@@ -64,8 +64,9 @@ class FirstTurn:
         return pick_choice(result, place)
 
     async def _ask(self, kind: Kind, request: dict[str, Any]) -> Any:
+        create = door(self.client, kind).create
         try:
-            return await send(self.client, kind, {**request, "n": self.size, "seed": self._seed})
+            return await create(**request, n=self.size, seed=self._seed)
         except Exception as error:
             return error  # Raised again in every rollout that waits.
 
@@ -74,62 +75,57 @@ class RolloutClient:
     """One rollout's view of a client.
 
     Args:
-        first: the group's shared first turn.
+        shared: the group's shared first turn.
         place: the rollout's place in the group.
-        seed: what the seeds of its own requests are derived from.
+        job: the rollout; the seeds of its own requests derive from it.
     """
 
-    def __init__(self, first: FirstTurn, place: int, seed: int) -> None:
-        self._first = first
-        self._place = place
-        self._seed = seed
-        self._calls = 0
+    def __init__(self, shared: GroupRequest, place: int, job: RolloutJob) -> None:
+        self.shared = shared
+        self.place = place
+        self.seed = derive_seed(job.seed, job.index)
+        self.calls = 0
         # A token client needs a memory for each rollout: see TokenClient.for_rollout.
-        own = getattr(first.client, "for_rollout", None)
-        self._client = first.client if own is None else own()
-        self.chat = _Door(completions=_Create(self, "chat"))
-        self.completions = _Create(self, "text")
+        own = getattr(shared.client, "for_rollout", None)
+        self.client = shared.client if own is None else own()
+        self.completions = _Door(self, "text")
+        self.chat = _Chat(_Door(self, "chat"))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._first.client, name)
-
-    async def _create(self, kind: Kind, request: dict[str, Any]) -> Any:
-        call, self._calls = self._calls, self._calls + 1
-        request.pop("seed", None)
-        if request.get("n") in (None, 1):
-            request.pop("n", None)
-            if call == 0:
-                answer = await self._first.answer(self._place, kind, request)
-                if answer is not None:
-                    self._remember(kind, request, answer)
-                    return answer
-        return await send(self._client, kind, {**request, "seed": derive_seed(self._seed, call)})
-
-    def _remember(self, kind: Kind, request: dict[str, Any], answer: Any) -> None:
-        remember = getattr(self._client, "remember", None)
-        if kind == "chat" and remember is not None:
-            remember(request["messages"], answer, request.get("tools"))
+        return getattr(self.shared.client, name)
 
 
-class _Door:
-    def __init__(self, completions: "_Create") -> None:
+class _Chat:
+    def __init__(self, completions: "_Door") -> None:
         self.completions = completions
 
 
-class _Create:
-    def __init__(self, client: RolloutClient, kind: Kind) -> None:
-        self._client = client
+class _Door:
+    def __init__(self, rollout: RolloutClient, kind: Kind) -> None:
+        self._rollout = rollout
         self._kind: Kind = kind
 
-    def create(self, **request: Any) -> Awaitable[Any]:
-        """Ask as the client underneath does."""
-        return self._client._create(self._kind, request)
+    async def create(self, **request: Any) -> Any:
+        """Ask as the client underneath does; the first call of a rollout may be shared."""
+        rollout, kind = self._rollout, self._kind
+        call, rollout.calls = rollout.calls, rollout.calls + 1
+        request.pop("seed", None)
+        if request.get("n") in (None, 1):
+            request.pop("n", None)
+            answer = await rollout.shared.answer(rollout.place, kind, request) if not call else None
+            if answer is not None:
+                remember = getattr(rollout.client, "remember", None)
+                if kind == "chat" and remember is not None:
+                    remember(request["messages"], answer, request.get("tools"))
+                return answer
+        return await door(rollout.client, kind).create(
+            **request, seed=derive_seed(rollout.seed, call)
+        )
 
 
-async def send(client: Any, kind: Kind, request: dict[str, Any]) -> Any:
-    """Return a client's answer to a chat or a text request."""
-    door = client.chat.completions if kind == "chat" else client.completions
-    return await door.create(**request)
+def door(client: Any, kind: Kind) -> Any:
+    """Return the part of a client that answers chats or texts."""
+    return client.chat.completions if kind == "chat" else client.completions
 
 
 def pick_choice(response: Any, place: int) -> Any:

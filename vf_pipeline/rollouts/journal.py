@@ -30,7 +30,7 @@ from vf_pipeline.rollouts.record import (
     to_json,
 )
 from vf_pipeline.storage import explain_os_error
-from vf_pipeline.types import Rollout, Score
+from vf_pipeline.types import Rollout, Score, ScoredRollout
 
 MAX_ATTEMPTS = 3
 """How often a rollout that ends in an error is played, over all runs of one journal."""
@@ -54,7 +54,7 @@ class JournalCounts:
 
 
 @dataclass(slots=True)
-class _Progress:
+class _Ledger:
     """What the records so far say about each play."""
 
     played: set[str] = field(default_factory=set)
@@ -87,7 +87,7 @@ class Journal:
         self.path = path
         self._fd = file_descriptor
         self._size = 0
-        self._progress = _Progress()
+        self._ledger = _Ledger()
 
     @classmethod
     def open(cls, path: str | Path, settings: dict[str, Any], fresh: bool = False) -> "Journal":
@@ -156,11 +156,11 @@ class Journal:
 
     def done(self) -> set[str]:
         """Return the keys that have a rollout without error and its score."""
-        return self._progress.played & self._progress.scored
+        return self._ledger.played & self._ledger.scored
 
     def exhausted(self) -> set[str]:
         """Return the keys whose last plays all failed, as often as we try."""
-        counts = self._progress.failures.items()
+        counts = self._ledger.failures.items()
         return {key for key, count in counts if count >= MAX_ATTEMPTS}
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class Journal:
             _check_settings(_read_header(file, self.path), settings, self.path)
             self._size = file.tell()
             for end, key, data in _records(file, self.path):
-                self._progress.see(key, data)
+                self._ledger.see(key, data)
                 self._size = end
         if self._size < os.fstat(self._fd).st_size:
             logger.warning("%s: cut off a record that was not written to its end", self.path)
@@ -218,7 +218,7 @@ class Journal:
             raise JournalError(f"{self.path} is closed")
         self._write(b"".join(_frame(key, data) for key, data in records))
         for key, data in records:
-            self._progress.see(key, data)
+            self._ledger.see(key, data)
 
     def _write(self, lines: bytes) -> None:
         """Append bytes wholly, or not at all."""
@@ -235,7 +235,7 @@ class Journal:
         self._size += len(lines)
 
 
-def read_journal(path: str | Path) -> list[tuple[Rollout, Score]]:
+def read_journal(path: str | Path) -> list[ScoredRollout]:
     """Return every play that has a rollout and its score, each once, the latest of each.
 
     Sorted by example and index; plays that ended in an error are among them.
@@ -252,8 +252,19 @@ def read_journal(path: str | Path) -> list[tuple[Rollout, Score]]:
         else:
             rollouts[key] = rollout_from_dict(data)
             scores.pop(key, None)
-    pairs = [(rollout, scores[key]) for key, rollout in rollouts.items() if key in scores]
+    pairs = [
+        ScoredRollout(rollout, scores[key]) for key, rollout in rollouts.items() if key in scores
+    ]
     return sorted(pairs, key=lambda pair: (pair[0].example_id, pair[0].index))
+
+
+def journal_settings(path: str | Path) -> dict[str, Any] | None:
+    """Return the settings that a journal was begun under; None where no sound one is there."""
+    try:
+        with Path(path).open("rb") as file:
+            return dict(_read_header(file, Path(path))["settings"])
+    except (OSError, JournalError):
+        return None
 
 
 def count_journal(path: str | Path) -> JournalCounts:
@@ -265,11 +276,11 @@ def count_journal(path: str | Path) -> JournalCounts:
     """
     if not Path(path).exists():
         return JournalCounts()
-    progress = _Progress()
+    ledger = _Ledger()
     for key, data in _read(Path(path)):
-        progress.see(key, data)
-    done = len(progress.played & progress.scored)
-    return JournalCounts(done, len(progress.failures), len(progress.played) - done)
+        ledger.see(key, data)
+    done = len(ledger.played & ledger.scored)
+    return JournalCounts(done, len(ledger.failures), len(ledger.played) - done)
 
 
 def _read(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""Plays examples: bounded, in order, each result written down when it is done.
+"""Plays jobs: bounded, in order, each result written down when it is done.
 
 A bad rollout is data: what fails in the server or in an environment becomes a ``Failure``. Only
 where no rollout could succeed (nobody at the address, a refused key) does a run end at once.
@@ -10,16 +10,19 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from vf_pipeline.errors import AuthError, ProviderError, UnreachableError, VfError
-from vf_pipeline.rollouts.group_request import FirstTurn, RolloutClient, derive_seed
+from vf_pipeline.rollouts.group_request import GroupRequest, RolloutClient
+from vf_pipeline.rollouts.job import RolloutJob, group_jobs
 from vf_pipeline.rollouts.journal import Journal, read_journal
 from vf_pipeline.rollouts.record import failed_rollout, rollout_from_state
-from vf_pipeline.types import Example, Failure, Rollout, SamplingArgs, Score, rollout_key
+from vf_pipeline.types import Example, Failure, SamplingArgs, Score, ScoredRollout
 
-OnResult = Callable[[Rollout, Score], None]
+OnResult = Callable[[ScoredRollout], None]
+
+ROLLOUT_TIMEOUT_S = 1800.0
+"""Longest duration of one rollout with its scoring, where nothing else is said, in seconds."""
 
 _HOPELESS = (AuthError, UnreachableError)
 _LONGEST_MESSAGE = 2000
@@ -27,69 +30,33 @@ _LONGEST_MESSAGE = 2000
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Play:
-    """One rollout that is to be played, and the client that it sees."""
-
-    example: Example
-    index: int
-    client: RolloutClient
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """What is the same for all plays of a run."""
-
-    env: Any
-    model: str
-    sampling: SamplingArgs
-    seed: int
-    timeout_s: float
-
-    @classmethod
-    def of(
-        cls, env: Any, model: str, sampling: SamplingArgs, seed: int, timeout_s: float
-    ) -> "_Table":
-        """Return the table; a seed among the sampling arguments goes before the run's."""
-        own = {key: value for key, value in sampling.items() if key != "seed"}
-        given = sampling.get("seed")
-        return cls(env, model, own, seed if given is None else int(given), timeout_s)
-
-
 async def play_group(
     env: Any,
-    example: Example,
+    jobs: Sequence[RolloutJob],
     client: Any,
-    model: str,
-    sampling: SamplingArgs,
-    n: int,
-    seed: int,
-    indices: Sequence[int] | None = None,
     *,
-    rollout_timeout_s: float = 1800.0,
-) -> list[tuple[Rollout, Score]]:
-    """Play one example n times at once; the first turn is one request for all of them.
+    whole: bool = True,
+    rollout_timeout_s: float = ROLLOUT_TIMEOUT_S,
+) -> list[ScoredRollout]:
+    """Play the jobs of one example at once; the first turn is one request for all of them.
 
     Args:
         env: the environment: ``rollout()`` and ``rubric``.
-        example: what is played.
+        jobs: what is played, from ``group_jobs``.
         client: asks the model; a Client, a TokenClient, or what looks like one.
-        model: name of the model at the server.
-        sampling: sampling arguments; a seed among them takes the place of ``seed``.
-        n: plays of a whole group.
-        seed: seed of the run; the group's depends on it and on the example's content.
-        indices: which of the n plays; all when None.
+        whole: whether these are all plays of the example.
         rollout_timeout_s: longest duration of one rollout with its scoring, in seconds.
 
     Returns:
-        A rollout and its score for each index, in their order; failures are among them.
+        A scored rollout for each job, in their order; failures are among them.
     """
-    table = _Table.of(env, model, sampling, seed, rollout_timeout_s)
-    chosen = list(range(n)) if indices is None else list(indices)
     async with _tasks() as tasks:
-        plays = _group_plays(example, client, chosen, n, table.seed, tasks)
-        running = [tasks.create_task(_play(table, play)) for play in plays]
-    return [task.result()[:2] for task in running]
+        shared = GroupRequest(client, jobs, whole, tasks)
+        running = [
+            tasks.create_task(_play(env, job, RolloutClient(shared, place, job), rollout_timeout_s))
+            for place, job in enumerate(jobs)
+        ]
+    return [task.result()[0] for task in running]
 
 
 async def play(
@@ -104,8 +71,8 @@ async def play(
     seed: int,
     journal: Journal | None = None,
     on_result: OnResult | None = None,
-    rollout_timeout_s: float = 1800.0,
-) -> list[tuple[Rollout, Score]]:
+    rollout_timeout_s: float = ROLLOUT_TIMEOUT_S,
+) -> list[ScoredRollout]:
     """Play all examples, as often as asked, without what the journal has already.
 
     Groups start in the order of the examples. Cancelling ends all rollouts in flight; what was
@@ -125,107 +92,78 @@ async def play(
         rollout_timeout_s: longest duration of one rollout with its scoring, in seconds.
 
     Returns:
-        A rollout and its score for each play, those of earlier runs included, sorted by example
-        and index; failures are among them.
+        A scored rollout for each play, those of earlier runs included, sorted by example and
+        index; failures are among them.
 
     Raises:
         AuthError: the key was refused before anything succeeded.
         UnreachableError: nobody answered before anything succeeded.
         StorageError: the journal could not be written.
     """
-    table = _Table.of(env, model, sampling, seed, rollout_timeout_s)
+    plays = range(rollouts_per_example)
+    groups = [group_jobs(example, model, sampling, seed, plays) for example in examples]
     finished = set() if journal is None else journal.done() | journal.exhausted()
-    wanted = [
-        (example, [i for i in range(rollouts_per_example) if _key(example, i) not in finished])
-        for example in examples
-    ]
-    results: list[tuple[Rollout, Score]] = []
+    waiting = [[job for job in group if job.key not in finished] for group in groups]
+    results: list[ScoredRollout] = []
     succeeded = False
 
-    async def work(plays: Iterator[_Play]) -> None:
+    async def work(seats: Iterator[tuple[RolloutJob, RolloutClient]]) -> None:
         nonlocal succeeded
-        for one in plays:
-            rollout, score, error = await _play(table, one)
+        for job, seat in seats:
+            played, error = await _play(env, job, seat, rollout_timeout_s)
             if isinstance(error, _HOPELESS) and not succeeded:
                 raise error
-            succeeded = succeeded or rollout.error is None
+            succeeded = succeeded or played.rollout.error is None
             if journal is None:
-                results.append((rollout, score))
+                results.append(played)
             else:
-                journal.append(rollout, score)
+                journal.append(*played)
             if on_result is not None:
-                on_result(rollout, score)
+                on_result(played)
 
     async with _tasks() as tasks:
-        plays = _all_plays(wanted, client, rollouts_per_example, table.seed, tasks)
-        for _ in range(min(max_concurrent, sum(len(indices) for _, indices in wanted))):
-            tasks.create_task(work(plays))
+        seats = _seats(waiting, rollouts_per_example, client, tasks)
+        for _ in range(min(max_concurrent, sum(len(group) for group in waiting))):
+            tasks.create_task(work(seats))
     if journal is not None:
-        keys = {_key(example, i) for example in examples for i in range(rollouts_per_example)}
-        return [pair for pair in read_journal(journal.path) if pair[0].key in keys]
-    return sorted(results, key=lambda pair: (pair[0].example_id, pair[0].index))
+        keys = {job.key for group in groups for job in group}
+        return [played for played in read_journal(journal.path) if played.key in keys]
+    return sorted(results, key=lambda played: (played.rollout.example_id, played.rollout.index))
 
 
-def _key(example: Example, index: int) -> str:
-    return rollout_key(example.digest, example.example_id, index)
+def _seats(
+    groups: list[list[RolloutJob]], size: int, client: Any, tasks: asyncio.TaskGroup
+) -> Iterator[tuple[RolloutJob, RolloutClient]]:
+    """Yield each job with the client it sees; those of one example share their first turn."""
+    for jobs in groups:
+        if jobs:
+            shared = GroupRequest(client, jobs, len(jobs) == size, tasks)
+            for place, job in enumerate(jobs):
+                yield job, RolloutClient(shared, place, job)
 
 
-def _all_plays(
-    wanted: list[tuple[Example, list[int]]],
-    client: Any,
-    size: int,
-    seed: int,
-    tasks: asyncio.TaskGroup,
-) -> Iterator[_Play]:
-    for example, indices in wanted:
-        yield from _group_plays(example, client, indices, size, seed, tasks)
-
-
-def _group_plays(
-    example: Example,
-    client: Any,
-    indices: list[int],
-    size: int,
-    seed: int,
-    tasks: asyncio.TaskGroup,
-) -> list[_Play]:
-    """Return the plays of one example, which share their first turn.
-
-    A part of a group gets another seed than the whole: with the same one, a resumed group would
-    repeat the samples that it has.
-    """
-    group_seed = derive_seed(seed, example.digest)
-    whole = indices == list(range(size))
-    first_seed = group_seed if whole else derive_seed(group_seed, "part", *indices)
-    first = FirstTurn(client, len(indices), first_seed, tasks)
-    return [
-        _Play(example, index, RolloutClient(first, place, derive_seed(group_seed, index)))
-        for place, index in enumerate(indices)
-    ]
-
-
-async def _play(table: _Table, play: _Play) -> tuple[Rollout, Score, BaseException | None]:
-    """Return a rollout, its score, and the error that ended it."""
-    example, started = play.example, time.monotonic()
-    limit = asyncio.timeout(table.timeout_s)
+async def _play(
+    env: Any, job: RolloutJob, client: RolloutClient, timeout_s: float
+) -> tuple[ScoredRollout, BaseException | None]:
+    """Return a scored rollout, and the error that ended it."""
+    started = time.monotonic()
+    limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
-            state = await table.env.rollout(
-                _rollout_input(example),
-                play.client,
-                table.model,
-                sampling_args=copy.deepcopy(table.sampling),
+            state = await env.rollout(
+                job.input(), client, job.model, sampling_args=copy.deepcopy(job.sampling)
             )
-            rollout = rollout_from_state(example, play.index, state, started)
-            return rollout, await _score(table, state, rollout.key), None
+            rollout = rollout_from_state(job.example, job.index, state, started)
+            return ScoredRollout(rollout, await _score(env.rubric, state, rollout.key)), None
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if _cancelled(error):
             raise
-        failure = _explain(error, table.timeout_s if limit.expired() else None)
-        logger.debug("rollout %s failed", _key(example, play.index), exc_info=error)
-        rollout = failed_rollout(example, play.index, failure, started)
+        failure = _explain(error, timeout_s if limit.expired() else None)
+        logger.debug("rollout %s failed", job.key, exc_info=error)
+        rollout = failed_rollout(job.example, job.index, failure, started)
         outcome = f"no score: {failure.boundary} error {failure.kind}"
-        return rollout, Score(rollout.key, None, outcomes={"rollout": outcome}), error
+        score = Score(rollout.key, None, outcomes={"rollout": outcome})
+        return ScoredRollout(rollout, score), error
 
 
 def _cancelled(error: BaseException) -> bool:
@@ -234,31 +172,16 @@ def _cancelled(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
-def _rollout_input(example: Example) -> dict[str, Any]:
-    return {
-        "prompt": copy.deepcopy(example.prompt),
-        "answer": example.answer,
-        "task": example.task,
-        "info": copy.deepcopy(example.info),
-        "example_id": example.example_id,
-    }
-
-
-async def _score(table: _Table, state: Any, key: str) -> Score:
+async def _score(rubric: Any, state: Any, key: str) -> Score:
     """Return a rollout's score; a rubric that fails leaves it unscored, never at 0."""
-    rubric = table.env.rubric
+    digest = _rubric_digest(rubric)
     try:
         outcome = await rubric.score(state)
     except Exception as error:
         text = f"error: {type(error).__name__}: {error}"[:_LONGEST_MESSAGE]
-        return Score(key, None, outcomes={"rubric": text}, rubric=_rubric_digest(rubric))
-    return Score(
-        key,
-        outcome.reward,
-        dict(outcome.metrics),
-        dict(outcome.outcomes),
-        rubric=_rubric_digest(rubric),
-    )
+        return Score(key, None, outcomes={"rubric": text}, rubric=digest)
+    metrics, outcomes = dict(outcome.metrics), dict(outcome.outcomes)
+    return Score(key, outcome.reward, metrics, outcomes, rubric=digest)
 
 
 def _rubric_digest(rubric: Any) -> str:

@@ -10,13 +10,13 @@ from vf_pipeline import storage
 from vf_pipeline.configs import InferenceSettings, SynthSettings
 from vf_pipeline.errors import ConfigError
 from vf_pipeline.inference.endpoints import Endpoint
-from vf_pipeline.rollouts.failures import Pair, failure_of
-from vf_pipeline.rollouts.generate import play_all
+from vf_pipeline.rollouts.failures import failure_of
+from vf_pipeline.rollouts.generate import generate
 from vf_pipeline.synthesis.card import render_card
 from vf_pipeline.synthesis.export import export_rows
 from vf_pipeline.synthesis.select import Provenance, select_for_sft
 from vf_pipeline.tracking import Tracker
-from vf_pipeline.types import DatasetRef, Example, Message, Messages, Usage
+from vf_pipeline.types import DatasetRef, Example, Message, Messages, ScoredRollout, Usage
 
 if TYPE_CHECKING:
     from vf_pipeline.environments.environment import Environment
@@ -81,7 +81,7 @@ def synthesize(
         replace(example, prompt=insert_shots(example.prompt, shots.get(example.task, [])))
         for example in examples
     ]
-    pairs = play_all(
+    pairs = generate(
         env,
         played,
         endpoint,
@@ -131,7 +131,7 @@ def insert_shots(prompt: Messages, shots: Sequence[Message]) -> Messages:
     return [*prompt[:head], *shots, *prompt[head:]]
 
 
-def _usage(pairs: Sequence[Pair]) -> Usage:
+def _usage(pairs: Sequence[ScoredRollout]) -> Usage:
     return Usage(
         sum(rollout.usage.prompt_tokens for rollout, _ in pairs),
         sum(rollout.usage.completion_tokens for rollout, _ in pairs),
@@ -139,7 +139,7 @@ def _usage(pairs: Sequence[Pair]) -> Usage:
 
 
 def _record(
-    result: SynthResult, pairs: Sequence[Pair], folder: Path, tracker: Tracker | None
+    result: SynthResult, pairs: Sequence[ScoredRollout], folder: Path, tracker: Tracker | None
 ) -> None:
     rewards = [score.reward for pair in pairs if failure_of(pair) is None for score in pair[1:]]
     known = [reward for reward in rewards if reward is not None]

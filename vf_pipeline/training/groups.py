@@ -1,41 +1,85 @@
-"""Groups of rollouts on their way to the trainer: order, refill, staleness. No torch, no I/O.
+"""Groups of rollouts on their way from the worker to the trainer: signal, staleness. No torch.
 
-Which prompt comes at which position is a function of the seed alone, so the position of the next
-prompt is all that has to be remembered. Groups without a signal are replaced by the next ones.
+worker: play a group ─► has_signal? ─no─► the next prompt instead
+│yes
+trainer:                choose: fresh enough? ─no─► dropped whole, counted
+│yes
+samples, loss, weights
 """
 
-import asyncio
 import math
-import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, TypeGuard
 
-from vf_pipeline.errors import TrainingError
-from vf_pipeline.tokens.samples import samples_from_group
-from vf_pipeline.training.trainer.advantages import group_advantages, has_signal
-from vf_pipeline.types import Rollout, Score, TrainSample
+from vf_pipeline.types import ScoredRollout, WeightVersion
 
-Play = Callable[[int], Awaitable["Group"]]
-"""Plays the group at one position of the data order."""
+SIGNAL_TOLERANCE = 1e-6
+"""Rewards that differ by no more teach nothing: rounding would be amplified into a direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All completions of one prompt. ``samples`` is empty when they teach nothing.
+    """All plays of one prompt, at one position of the data order.
 
-    ``version`` is the weights' version that sampled them, the oldest where they differ.
+    ``version`` is the step of the weights that sampled them, the oldest where they differ.
     """
 
     position: int
-    samples: tuple[TrainSample, ...]
-    rewards: tuple[float | None, ...]
+    rollouts: tuple[ScoredRollout, ...]
     version: int
-    errors: int = 0
-    truncated: int = 0
-    completion_tokens: int = 0
-    failure: str = ""
+
+    @classmethod
+    def of(cls, position: int, rollouts: Sequence[ScoredRollout], known_version: int) -> "Group":
+        """Return the plays as a group; ``known_version`` stands in for a server that is silent."""
+        versions = [
+            WeightVersion.parse(turn.weights).step if turn.weights else known_version
+            for played in rollouts
+            for turn in played.rollout.turns
+        ]
+        return cls(position, tuple(rollouts), min(versions, default=known_version))
+
+    @property
+    def rewards(self) -> list[float | None]:
+        """The rewards; None for a play that failed or could not be scored."""
+        return [played.reward for played in self.rollouts]
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether the group teaches anything."""
+        return has_signal(self.rewards)
+
+    @property
+    def errors(self) -> int:
+        """How many plays have no reward."""
+        return sum(reward is None for reward in self.rewards)
+
+    @property
+    def truncated(self) -> int:
+        """How many plays a token limit cut."""
+        return sum(played.rollout.truncated for played in self.rollouts)
+
+    @property
+    def completion_tokens(self) -> int:
+        """How many tokens were sampled."""
+        turns = [turn for played in self.rollouts for turn in played.rollout.turns]
+        return sum(len(turn.completion_ids) for turn in turns)
+
+    @property
+    def failure(self) -> str:
+        """Why the first play without a reward has none; empty when all have one."""
+        for played in self.rollouts:
+            error = played.rollout.error
+            if error is not None:
+                return f"{error.kind}: {error.message}"
+        reasons = [
+            f"{name}: {outcome}"
+            for played in self.rollouts
+            if played.reward is None
+            for name, outcome in played.score.outcomes.items()
+            if outcome != "ok"
+        ]
+        return reasons[0] if reasons else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +92,7 @@ class StepGroups:
 
 
 @dataclass(slots=True)
-class BufferState:
+class DataState:
     """What a checkpoint remembers of the data: where it goes on, and what was seen so far."""
 
     position: int = 0
@@ -60,110 +104,25 @@ class BufferState:
         return asdict(self)
 
 
-def prompt_at(seed: int, position: int, count: int) -> tuple[int, int]:
-    """Return the epoch and the index of the example at a position of the endless data order."""
-    epoch, place = divmod(position, count)
-    return epoch, _order(seed, epoch, count)[place]
+def has_signal(rewards: Sequence[float | None]) -> bool:
+    """Return whether rewards teach anything: two scored ones that differ by more than 1e-6."""
+    scored = [reward for reward in rewards if is_scored(reward)]
+    return len(scored) > 1 and max(scored) - min(scored) > SIGNAL_TOLERANCE
 
 
-def make_group(
-    pairs: Sequence[tuple[Rollout, Score]],
-    position: int,
-    version: int,
-    scale: Literal["none", "group"],
-) -> Group:
-    """Return the rollouts of one prompt as a group.
-
-    Args:
-        pairs: the rollouts and their scores.
-        position: place in the data order.
-        version: version of the weights, where the server does not say it.
-        scale: how advantages are scaled.
-
-    Raises:
-        TrainingError: the rollouts carry no token ids, so they cannot be trained on.
-    """
-    rewards = tuple(None if rollout.error else score.reward for rollout, score in pairs)
-    versions = [_version(turn.weights, version) for rollout, _ in pairs for turn in rollout.turns]
-    oldest = min(versions, default=version)
-    samples: list[TrainSample] = []
-    if has_signal(rewards):
-        advantages = [a or 0.0 for a in group_advantages(rewards, scale)]
-        name = f"{pairs[0][0].example_digest}:{position}"
-        samples = samples_from_group(name, pairs, advantages, oldest)
-        if not samples:
-            raise TrainingError(
-                "the server's answers carry no usable token ids, so nothing can be trained on",
-                "use vf-serve, or another server that answers return_token_ids and logprobs",
-            )
-    failure = next((rollout.error for rollout, _ in pairs if rollout.error), None)
-    return Group(
-        position,
-        tuple(samples),
-        rewards,
-        oldest,
-        errors=sum(reward is None for reward in rewards),
-        truncated=sum(rollout.truncated for rollout, _ in pairs),
-        completion_tokens=sum(len(t.completion_ids) for r, _ in pairs for t in r.turns),
-        failure=f"{failure.kind}: {failure.message}" if failure else _unscored(pairs),
-    )
+def is_flat(rewards: Sequence[float | None]) -> bool:
+    """Return whether rewards were given, and all of them are the same."""
+    scored = [reward for reward in rewards if is_scored(reward)]
+    return len(scored) > 1 and not has_signal(rewards)
 
 
-async def fill_step(
-    play: Play, step: int, position: int, wanted: int, max_refill: int
-) -> StepGroups:
-    """Return the groups of one step: tried in order until enough of them have a signal.
-
-    Args:
-        play: plays the group at a position.
-        step: the optimizer step.
-        position: where the step starts.
-        wanted: groups with a signal that the step needs.
-        max_refill: most groups tried, as a multiple of ``wanted``.
-    """
-    tried: list[Group] = []
-    limit = wanted * max_refill
-    while True:
-        good = sum(bool(group.samples) for group in tried)
-        size = next_wave(wanted - good, good, len(tried), wanted, limit)
-        if size == 0:
-            return StepGroups(step, tuple(tried), position + len(tried))
-        start = position + len(tried)
-        tried += await asyncio.gather(*(play(start + offset) for offset in range(size)))
-
-
-def next_wave(missing: int, good: int, tried: int, wanted: int, limit: int) -> int:
-    """Return how many groups to play next: as many as the share of good ones so far suggests."""
-    if missing <= 0 or tried >= limit:
-        return 0
-    share = (good + 1) / (tried + 2) if tried else 1.0
-    return min(math.ceil(missing / share), wanted, limit - tried)
+def is_scored(reward: float | None) -> TypeGuard[float]:
+    """Return whether there is a reward, and a finite one."""
+    return reward is not None and math.isfinite(reward)
 
 
 def choose(played: StepGroups, wanted: int, max_staleness: int) -> tuple[list[Group], int]:
     """Return the groups to train on, in order, and how many were dropped as too old, whole."""
-    useful = [group for group in played.groups if group.samples]
+    useful = [group for group in played.groups if group.has_signal]
     fresh = [group for group in useful if played.step - group.version <= max_staleness]
     return fresh[:wanted], len(useful) - len(fresh)
-
-
-@lru_cache(maxsize=2)
-def _order(seed: int, epoch: int, count: int) -> list[int]:
-    order = list(range(count))
-    random.Random(f"{seed}:{epoch}").shuffle(order)
-    return order
-
-
-def _version(text: str, default: int) -> int:
-    return int(text) if text.isdecimal() else default
-
-
-def _unscored(pairs: Sequence[tuple[Rollout, Score]]) -> str:
-    reasons = [
-        f"{name}: {outcome}"
-        for _, score in pairs
-        if score.reward is None
-        for name, outcome in score.outcomes.items()
-        if outcome != "ok"
-    ]
-    return reasons[0] if reasons else ""

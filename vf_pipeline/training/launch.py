@@ -12,10 +12,9 @@ from vf_pipeline import storage
 from vf_pipeline.errors import ProcessError, StorageError, TrainingError
 from vf_pipeline.processes import ManagedProcess
 from vf_pipeline.progress import Progress, progress_bar
+from vf_pipeline.synthesis.rows import count_rows
 from vf_pipeline.training.metrics import Follower, Line
-from vf_pipeline.training.spec import TrainResult, TrainSpec, finished_result, write_spec
-from vf_pipeline.training.trainer.process import FAILURE
-from vf_pipeline.training.trainer.sft import count_rows, count_steps
+from vf_pipeline.training.spec import FAILURE, TrainResult, TrainSpec, finished_result, write_spec
 
 _POLL_S = 0.2
 _LAST_WORDS_S = 20.0
@@ -106,7 +105,7 @@ def _environment(spec: TrainSpec) -> dict[str, str]:
 def _steps(spec: TrainSpec) -> int:
     if spec.kind == "grpo":
         return spec.grpo.steps
-    return count_steps(count_rows(spec.rows_uri), spec.sft)
+    return spec.sft.steps_of(count_rows(spec.rows_uri))
 
 
 def _note(line: Line) -> str:

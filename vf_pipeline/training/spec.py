@@ -11,6 +11,9 @@ from vf_pipeline.configs import EnvironmentSettings, GrpoSettings, Settings, Sft
 from vf_pipeline.errors import ConfigError
 from vf_pipeline.types import ModelRef
 
+FAILURE = "failure.json"
+"""File in the work folder in which a child that fails says why."""
+
 _NOT_IN_DIGEST = {
     "model_dir",
     "output_dir",

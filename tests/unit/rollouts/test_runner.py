@@ -20,10 +20,11 @@ from vf_pipeline.errors import (
     StorageError,
     UnreachableError,
 )
+from vf_pipeline.rollouts.job import group_jobs
 from vf_pipeline.rollouts.journal import Journal, count_journal, read_journal
 from vf_pipeline.rollouts.runner import play, play_group
 from vf_pipeline.tokens.client import TokenClient
-from vf_pipeline.types import Example, Rollout, Score, Usage
+from vf_pipeline.types import Example, Rollout, Score, ScoredRollout, Usage
 
 
 class Server:
@@ -110,18 +111,25 @@ def example(number: int) -> Example:
     return Example(number, [{"role": "user", "content": f"q{number}"}], "a", "t", {}, f"d{number}")
 
 
-def group(env: Any, client: Any, n: int = 4, **kw: Any) -> list[tuple[Rollout, Score]]:
-    options = {"sampling": {"temperature": 1.0}, "seed": 0, **kw}
-    return asyncio.run(play_group(env, options.pop("of", example(0)), client, "m", n=n, **options))
+def group(env: Any, client: Any, n: int = 4, **kw: Any) -> list[ScoredRollout]:
+    indices = kw.pop("indices", None)
+    jobs = group_jobs(
+        kw.pop("of", example(0)),
+        "m",
+        kw.pop("sampling", {"temperature": 1.0}),
+        kw.pop("seed", 0),
+        range(n) if indices is None else indices,
+    )
+    return asyncio.run(play_group(env, jobs, client, whole=indices in (None, list(range(n))), **kw))
 
 
-def play_all(env: Any, client: Any, count: int = 3, **kw: Any) -> list[tuple[Rollout, Score]]:
+def play_all(env: Any, client: Any, count: int = 3, **kw: Any) -> list[ScoredRollout]:
     examples = [example(i) for i in range(count)]
     options = {"sampling": {}, "rollouts_per_example": 2, "max_concurrent": 4, "seed": 0, **kw}
     return asyncio.run(play(env, examples, client, "m", **options))
 
 
-def texts(pairs: list[tuple[Rollout, Score]]) -> list[str]:
+def texts(pairs: list[ScoredRollout]) -> list[str]:
     return [pair[0].completion[0]["content"] for pair in pairs]  # type: ignore[index]
 
 
@@ -272,7 +280,7 @@ def test_all_is_played_in_order_and_bounded() -> None:
     seen: list[str] = []
     pairs = play_all(
         env, server, count=6, rollouts_per_example=3, max_concurrent=4,
-        on_result=lambda rollout, score: seen.append(rollout.key),
+        on_result=lambda played: seen.append(played.key),
     )  # fmt: skip
     keys = [f"d{i}:{i}:{j}" for i in range(6) for j in range(3)]
     assert [pair[0].key for pair in pairs] == keys

@@ -3,24 +3,15 @@ import asyncio
 import pytest
 
 from vf_pipeline.errors import TrainingError
-from vf_pipeline.training.groups import (
-    Group,
-    StepGroups,
-    choose,
-    fill_step,
-    make_group,
-    next_wave,
-    prompt_at,
-)
-from vf_pipeline.types import Failure, Rollout, Score, TrainSample, Turn
-
-
-def sample(version: int = 0) -> TrainSample:
-    return TrainSample("g", (1,), (2,), (-1.0,), 1.0, 0.5, version)
+from vf_pipeline.training.groups import Group, StepGroups, choose, has_signal, is_flat
+from vf_pipeline.training.trainer.grpo import assemble
+from vf_pipeline.training.worker.order import fill_step, next_wave, prompt_at
+from vf_pipeline.types import Failure, Rollout, Score, ScoredRollout, Turn
 
 
 def group(position: int, good: bool, version: int = 0) -> Group:
-    return Group(position, (sample(version),) if good else (), (1.0, 0.0), version)
+    plays = [scored(0, 1.0, f"w@{version}"), scored(1, 0.0 if good else 1.0, f"w@{version}")]
+    return Group.of(position, plays, 0)
 
 
 def fill(
@@ -84,39 +75,67 @@ def test_the_order_is_a_shuffle_of_each_epoch() -> None:
     assert first != [prompt_at(2, position, 10) for position in range(10)]
 
 
-def rollout(index: int, weights: str = "3", error: Failure | None = None) -> Rollout:
+def scored(
+    index: int, reward: float | None, weights: str = "w@3", error: Failure | None = None
+) -> ScoredRollout:
     turn = Turn((1, 2), (3, 4), (-0.5, -1.0), "stop", weights)
     stop = "error" if error else "stop"
-    turns = () if error else (turn,)
-    return Rollout(0, index, "d", "t", "p", "c", "a", stop, turns, error=error)
+    play = Rollout(0, index, "d", "t", "p", "c", "a", stop, () if error else (turn,), error=error)  # type: ignore[arg-type]
+    return ScoredRollout(play, Score(play.key, reward))
 
 
-def scored(index: int, reward: float | None, **kwargs: object) -> tuple[Rollout, Score]:
-    play = rollout(index, **kwargs)  # type: ignore[arg-type]
-    return play, Score(play.key, reward)
-
-
-def test_a_group_has_samples_with_advantages_and_the_oldest_version() -> None:
+def test_a_group_knows_its_signal_its_failures_and_the_oldest_version() -> None:
     failure = Failure("environment", "ValueError", "bad")
-    pairs = [scored(0, 1.0), scored(1, 0.0, weights="2"), scored(2, None, error=failure)]
-    made = make_group(pairs, 5, 0, "none")
-    assert [s.advantage for s in made.samples] == [0.5, -0.5]
+    plays = [scored(0, 1.0), scored(1, 0.0, "w@2"), scored(2, None, error=failure)]
+    made = Group.of(5, plays, 0)
+    assert made.has_signal
     assert made.version == 2
-    assert made.rewards == (1.0, 0.0, None)
+    assert made.rewards == [1.0, 0.0, None]
     assert (made.errors, made.completion_tokens, made.failure) == (1, 4, "ValueError: bad")
 
 
-def test_a_flat_group_has_no_samples() -> None:
-    made = make_group([scored(0, 1.0), scored(1, 1.0)], 5, 0, "none")
-    assert made.samples == () and made.rewards == (1.0, 1.0)
+def test_the_trainer_makes_samples_with_advantages() -> None:
+    failure = Failure("environment", "ValueError", "bad")
+    plays = [scored(0, 1.0), scored(1, 0.0, "w@2"), scored(2, None, error=failure)]
+    samples = assemble(Group.of(5, plays, 0), "none")
+    assert [s.advantage for s in samples] == [0.5, -0.5]
+    assert {s.group for s in samples} == {"d:5"}
+    assert {s.version for s in samples} == {2}
+
+
+def test_an_unscored_play_tells_why() -> None:
+    play = scored(0, None)
+    play = play._replace(score=Score(play.key, None, outcomes={"judge": "timeout", "other": "ok"}))
+    assert Group.of(0, [play], 0).failure == "judge: timeout"
+
+
+def test_a_flat_group_has_no_signal() -> None:
+    assert not Group.of(5, [scored(0, 1.0), scored(1, 1.0)], 0).has_signal
 
 
 def test_the_known_version_stands_in_for_a_silent_server() -> None:
-    made = make_group([scored(0, 1.0, weights=""), scored(1, 0.0, weights="")], 5, 9, "none")
-    assert made.version == 9
+    assert Group.of(5, [scored(0, 1.0, ""), scored(1, 0.0, "")], 9).version == 9
 
 
 def test_answers_without_token_ids_cannot_be_trained_on() -> None:
     bare = Rollout(0, 0, "d", "t", "p", "c", "a", "stop", (Turn((), (), (), "stop"),))
+    plays = [ScoredRollout(bare, Score("k", reward)) for reward in (1.0, 0.0)]
     with pytest.raises(TrainingError, match="token ids"):
-        make_group([(bare, Score("k", 1.0)), (bare, Score("k", 0.0))], 0, 0, "none")
+        assemble(Group.of(0, plays, 0), "none")
+
+
+@pytest.mark.parametrize(
+    ("rewards", "signal", "flat"),
+    [
+        ([0.0, 1.0], True, False),
+        ([1.0, 1.0], False, True),
+        ([1.0, 1.0 + 1e-7], False, True),
+        ([1.0, None], False, False),
+        ([1.0, float("nan"), 0.0], True, False),
+        ([], False, False),
+    ],
+)
+def test_signal_needs_two_rewards_that_differ(
+    rewards: list[float | None], signal: bool, flat: bool
+) -> None:
+    assert (has_signal(rewards), is_flat(rewards)) == (signal, flat)

@@ -1,15 +1,15 @@
-"""Rewards of a group in, advantages out. No torch: the rollout worker decides with these."""
+"""Rewards of a group in, advantages out."""
 
-import math
 import statistics
 from collections.abc import Sequence
-from typing import Literal, TypeGuard
+from typing import Literal
 
-SIGNAL_TOLERANCE = 1e-6
+from vf_pipeline.training.groups import is_scored
+
 _STD_EPSILON = 1e-4
 
 
-def group_advantages(
+def compute_advantages(
     rewards: Sequence[float | None], scale: Literal["none", "group"] = "none"
 ) -> list[float | None]:
     """Return each reward minus the group's mean; unscored ones stay None and enter no mean.
@@ -21,27 +21,11 @@ def group_advantages(
         rewards: rewards of one prompt's completions; None where a rollout could not be scored.
         scale: whether to divide by the group's standard deviation.
     """
-    scored = [reward for reward in rewards if _is_scored(reward)]
+    scored = [reward for reward in rewards if is_scored(reward)]
     if not scored:
         return [None] * len(rewards)
     mean = statistics.fmean(scored)
     divisor = 1.0
     if scale == "group" and len(scored) > 1:
         divisor = statistics.stdev(scored) + _STD_EPSILON
-    return [(reward - mean) / divisor if _is_scored(reward) else None for reward in rewards]
-
-
-def has_signal(rewards: Sequence[float | None]) -> bool:
-    """Return whether a group teaches anything: two scored rewards that differ by more than 1e-6."""
-    scored = [reward for reward in rewards if _is_scored(reward)]
-    return len(scored) > 1 and max(scored) - min(scored) > SIGNAL_TOLERANCE
-
-
-def is_flat(rewards: Sequence[float | None]) -> bool:
-    """Return whether a group was scored, and all its rewards are the same."""
-    scored = [reward for reward in rewards if _is_scored(reward)]
-    return len(scored) > 1 and not has_signal(rewards)
-
-
-def _is_scored(reward: float | None) -> TypeGuard[float]:
-    return reward is not None and math.isfinite(reward)
+    return [(reward - mean) / divisor if is_scored(reward) else None for reward in rewards]

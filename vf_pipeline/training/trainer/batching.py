@@ -1,70 +1,57 @@
-"""Rows of tokens, and how one optimizer step is cut into micro-batches by a token budget.
+"""How one optimizer step is cut into micro-batches by a token budget. No torch.
 
-A row is a prefix and a suffix. Rows that share a prefix (the completions of one prompt; the rows
-of an SFT batch, behind their common stem) share its forward pass. No torch.
+Samples that share a prompt (the completions of a group; the rows of an SFT batch, behind their
+common prefix) share its forward pass.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One sequence: ``prefix`` and ``suffix`` are ids, both with at least one.
-
-    The first ``skip`` tokens of the suffix carry no loss. ``index`` finds the row's sample again.
-    """
-
-    prefix: tuple[int, ...]
-    suffix: tuple[int, ...]
-    index: int
-    skip: int = 0
-
-    @property
-    def loss_tokens(self) -> int:
-        """How many tokens carry loss."""
-        return len(self.suffix) - self.skip
+from vf_pipeline.types import TrainSample
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Rows of one forward pass. ``prefix_of[i]`` is the position of row i's prefix."""
+    """Samples of one forward pass. ``prompt_of[i]`` is the position of sample i's prompt."""
 
-    prefixes: tuple[tuple[int, ...], ...]
-    rows: tuple[Row, ...]
-    prefix_of: tuple[int, ...]
+    prompts: tuple[tuple[int, ...], ...]
+    samples: tuple[TrainSample, ...]
+    prompt_of: tuple[int, ...]
 
     @property
     def padded_tokens(self) -> int:
         """Tokens of the forward pass, padding included."""
-        return _cost([len(p) for p in self.prefixes], [len(row.suffix) for row in self.rows])
+        prompts = [len(prompt) for prompt in self.prompts]
+        completions = [len(sample.completion_ids) for sample in self.samples]
+        return len(prompts) * max(prompts) + len(completions) * max(completions)
 
 
-def pack(rows: Sequence[Row], budget: int) -> list[MicroBatch]:
-    """Return the rows in micro-batches of at most ``budget`` padded tokens each.
+def pack(samples: Sequence[TrainSample], budget: int) -> list[MicroBatch]:
+    """Return the samples in micro-batches of at most ``budget`` padded tokens each.
 
-    Rows are ordered by prefix and length, so that prefixes are shared and padding is small. A row
-    that exceeds the budget alone gets a micro-batch alone; a prefix whose rows do not fit together
-    is forwarded again for each part.
+    Samples are ordered by prompt and length, so that prompts are shared and padding is small. A
+    sample that exceeds the budget alone gets a micro-batch alone; a prompt whose samples do not
+    fit together is forwarded again for each part.
     """
     ordered = sorted(
-        rows, key=lambda row: (len(row.prefix), row.prefix, len(row.suffix), row.index)
+        samples,
+        key=lambda sample: (len(sample.prompt_ids), sample.prompt_ids, len(sample.completion_ids)),
     )
     batches: list[MicroBatch] = []
-    current: list[Row] = []
-    prefixes: set[tuple[int, ...]] = set()
-    widest = suffix = 0
-    for row in ordered:
-        many = len(prefixes | {row.prefix})
-        wide = max(widest, len(row.prefix))
-        long = max(suffix, len(row.suffix))
+    current: list[TrainSample] = []
+    prompts: set[tuple[int, ...]] = set()
+    widest = longest = 0
+    for sample in ordered:
+        many = len(prompts | {sample.prompt_ids})
+        wide = max(widest, len(sample.prompt_ids))
+        long = max(longest, len(sample.completion_ids))
         if current and many * wide + (len(current) + 1) * long > budget:
             batches.append(_micro_batch(current))
-            current, prefixes = [], set()
-            wide, long = len(row.prefix), len(row.suffix)
-        current.append(row)
-        prefixes.add(row.prefix)
-        widest, suffix = wide, long
+            current, prompts = [], set()
+            wide, long = len(sample.prompt_ids), len(sample.completion_ids)
+        current.append(sample)
+        prompts.add(sample.prompt_ids)
+        widest, longest = wide, long
     if current:
         batches.append(_micro_batch(current))
     return batches
@@ -80,11 +67,7 @@ def common_stem(prompts: Sequence[Sequence[int]]) -> int:
     return shortest
 
 
-def _micro_batch(rows: list[Row]) -> MicroBatch:
+def _micro_batch(samples: list[TrainSample]) -> MicroBatch:
     places: dict[tuple[int, ...], int] = {}
-    prefix_of = [places.setdefault(row.prefix, len(places)) for row in rows]
-    return MicroBatch(tuple(places), tuple(rows), tuple(prefix_of))
-
-
-def _cost(prefixes: list[int], suffixes: list[int]) -> int:
-    return len(prefixes) * max(prefixes) + len(suffixes) * max(suffixes)
+    prompt_of = [places.setdefault(sample.prompt_ids, len(places)) for sample in samples]
+    return MicroBatch(tuple(places), tuple(samples), tuple(prompt_of))

@@ -6,16 +6,17 @@ import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from vf_pipeline.errors import TrainingError
-from vf_pipeline.training.groups import BufferState, Group, StepGroups, choose
+from vf_pipeline.tokens.samples import samples_from_group
+from vf_pipeline.training.groups import DataState, Group, StepGroups, choose, is_flat
 from vf_pipeline.training.spec import TrainSpec
-from vf_pipeline.training.trainer.advantages import is_flat
-from vf_pipeline.training.trainer.batching import MicroBatch, Row
-from vf_pipeline.training.trainer.logprobs import check_model, suffix_logprobs
+from vf_pipeline.training.trainer.advantages import compute_advantages
+from vf_pipeline.training.trainer.batching import MicroBatch
+from vf_pipeline.training.trainer.logprobs import check_model, completion_logprobs
 from vf_pipeline.training.trainer.losses import LossSums, clip_loss
 from vf_pipeline.training.transports.rollouts import RolloutFeed
 from vf_pipeline.training.transports.weights_disk import WeightSync
@@ -45,7 +46,7 @@ class GrpoObjective:
         spec: TrainSpec,
         feed: RolloutFeed,
         sync: WeightSync,
-        state: BufferState,
+        state: DataState,
         served: bool = False,
     ) -> None:
         settings = spec.grpo
@@ -61,7 +62,7 @@ class GrpoObjective:
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weights")
         self._loading: Future[None] | None = None
         self._served = served
-        self._samples: list[TrainSample] = []
+        self._sampled = 0
         self._metrics: dict[str, float] = {}
         self._entropy = 0.0
 
@@ -73,11 +74,12 @@ class GrpoObjective:
             self._push(model, step)
             self._loaded()
 
-    def rows(self, step: int) -> list[Row]:
-        """Return the completions of a step's groups, each behind its prompt.
+    def samples(self, step: int) -> list[TrainSample]:
+        """Return the samples of a step's groups.
 
         Raises:
-            TrainingError: rollouts do not come, all fail, or have taught nothing for five steps.
+            TrainingError: rollouts do not come, all fail, carry no token ids, or have taught
+                nothing for five steps.
         """
         if self.settings.max_staleness == 0:
             self._loaded()
@@ -85,31 +87,31 @@ class GrpoObjective:
         chosen, stale = choose(played, self.settings.groups, self.settings.max_staleness)
         self.data.position = played.position
         self.data.tokens += sum(group.completion_tokens for group in played.groups)
-        self._samples = [sample for group in chosen for sample in group.samples]
+        samples = [s for group in chosen for s in assemble(group, self.settings.scale_rewards)]
+        self._sampled = sum(len(sample.completion_ids) for sample in samples)
         self._metrics = step_metrics(played, chosen, stale) | {
             "tokens/total": float(self.data.tokens)
         }
         self._entropy = 0.0
         self._check_signal(played, chosen)
-        return [
-            Row(sample.prompt_ids, sample.completion_ids, index)
-            for index, sample in enumerate(self._samples)
-        ]
+        return samples
 
     def loss(self, model: Any, batch: MicroBatch) -> LossSums:
         """Return the clipped policy loss of some completions."""
         settings = self.settings
-        logprobs, entropy = suffix_logprobs(model, batch, settings.temperature)
-        samples = [self._samples[row.index] for row in batch.rows]
-        behaviour = torch.tensor(
-            [value for sample in samples for value in sample.logprobs], device=logprobs.device
+        logprobs_N, entropy_N = completion_logprobs(model, batch, settings.temperature)
+        behaviour_N = torch.tensor(
+            [value for sample in batch.samples for value in sample.logprobs],
+            device=logprobs_N.device,
         )
-        advantages = torch.tensor(
-            [sample.advantage for sample in samples for _ in sample.logprobs],
-            device=logprobs.device,
+        advantages_N = torch.tensor(
+            [sample.advantage for sample in batch.samples for _ in sample.logprobs],
+            device=logprobs_N.device,
         )
-        self._entropy += entropy.sum().item()
-        return clip_loss(logprobs, behaviour, advantages, settings.clip_low, settings.clip_high)
+        self._entropy += entropy_N.sum().item()
+        return clip_loss(
+            logprobs_N, behaviour_N, advantages_N, settings.clip_low, settings.clip_high
+        )
 
     def end_step(self, model: Any, step: int) -> None:
         """Hand the new weights to the engine. The last ones nobody samples with."""
@@ -121,9 +123,8 @@ class GrpoObjective:
 
     def metrics(self) -> dict[str, float]:
         """Return the last step's metrics."""
-        tokens = sum(len(sample.completion_ids) for sample in self._samples)
-        defaults = {"kl": 0.0, "clip_frac": 0.0} if not tokens else {}
-        return defaults | self._metrics | {"entropy": self._entropy / max(tokens, 1)}
+        defaults = {"kl": 0.0, "clip_frac": 0.0} if not self._sampled else {}
+        return defaults | self._metrics | {"entropy": self._entropy / max(self._sampled, 1)}
 
     def state(self) -> dict[str, Any]:
         """Return where the data stands, for the checkpoint."""
@@ -177,6 +178,23 @@ class GrpoObjective:
                 f"the same reward (mean {mean:.2f})" + (f"; failures: {cause}" if cause else ""),
                 "choose examples that the model solves sometimes, or a larger grpo.group_size",
             )
+
+
+def assemble(group: Group, scale: Literal["none", "group"]) -> list[TrainSample]:
+    """Return a group's rollouts as samples, each with its advantage over the group.
+
+    Raises:
+        TrainingError: the rollouts carry no token ids, so they cannot be trained on.
+    """
+    advantages = [a or 0.0 for a in compute_advantages(group.rewards, scale)]
+    name = f"{group.rollouts[0].rollout.example_digest}:{group.position}"
+    samples = samples_from_group(name, group.rollouts, advantages, group.version)
+    if not samples:
+        raise TrainingError(
+            "the server's answers carry no usable token ids, so nothing can be trained on",
+            "use vf-serve, or another server that answers return_token_ids and logprobs",
+        )
+    return samples
 
 
 def step_metrics(played: StepGroups, chosen: list[Group], stale: int) -> dict[str, float]:

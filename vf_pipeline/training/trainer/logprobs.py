@@ -23,14 +23,14 @@ _SHORTEST_STEM = 8
 _OLD_NAME = "past_key_values"
 
 
-def suffix_logprobs(
+def completion_logprobs(
     model: Any, batch: MicroBatch, temperature: float = 1.0, chunk: int = CHUNK
 ) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities and entropies of the N tokens that carry loss, row after row.
+    """Return log-probabilities and entropies of the N tokens that carry loss, sample after sample.
 
     Args:
         model: a causal language model of transformers.
-        batch: the rows; the first tokens of a suffix may carry no loss.
+        batch: the samples; the first tokens of a completion may carry no loss.
         temperature: the sampling temperature; logits are divided by it.
         chunk: most positions whose logits exist at once. With more, they are computed again in
             the backward pass.
@@ -38,13 +38,13 @@ def suffix_logprobs(
     Returns:
         fp32 tensors [N]: log-probabilities with a gradient, entropies in nats without one.
     """
-    hidden = _suffix_hidden(model, batch)
+    hidden = _completion_hidden(model, batch)
     device = hidden.device
-    lengths = torch.tensor([len(row.suffix) for row in batch.rows], device=device)
-    skips = torch.tensor([row.skip for row in batch.rows], device=device)
+    lengths = torch.tensor([len(sample.completion_ids) for sample in batch.samples], device=device)
+    skips = torch.tensor([sample.skip for sample in batch.samples], device=device)
     places = torch.arange(hidden.shape[1], device=device)[None]
     carries = (places < lengths[:, None]) & (places >= skips[:, None])
-    targets = _padded([row.suffix for row in batch.rows], device)[carries]
+    targets = _padded([sample.completion_ids for sample in batch.samples], device)[carries]
     states = hidden[carries]
     head = model.get_output_embeddings()
     parts = [
@@ -80,14 +80,14 @@ def check_model(model: Any) -> None:
         )
 
 
-def _suffix_hidden(model: Any, batch: MicroBatch) -> Tensor:
-    """Return the hidden states that predict the suffix tokens: [rows, longest suffix, width]."""
+def _completion_hidden(model: Any, batch: MicroBatch) -> Tensor:
+    """Return the hidden states that predict the completions: [samples, longest, width]."""
     from transformers.cache_utils import DynamicCache
 
     device = next(model.parameters()).device
-    prefix_ids = _padded(batch.prefixes, device)
-    prefix_lengths = torch.tensor([len(prefix) for prefix in batch.prefixes], device=device)
-    prefix_of = torch.tensor(batch.prefix_of, device=device)
+    prefix_ids = _padded(batch.prompts, device)
+    prefix_lengths = torch.tensor([len(prefix) for prefix in batch.prompts], device=device)
+    prefix_of = torch.tensor(batch.prompt_of, device=device)
     count, width = prefix_ids.shape
     cache: Any = DynamicCache(config=model.config)
     positions = torch.arange(width, device=device)[None]
@@ -105,12 +105,12 @@ def _suffix_hidden(model: Any, batch: MicroBatch) -> Tensor:
     ).last_hidden_state
     ends = prefix_lengths - 1 - stem
     last: Tensor = out[torch.arange(count, device=device), ends][prefix_of][:, None]
-    steps = max(len(row.suffix) for row in batch.rows) - 1
+    steps = max(len(sample.completion_ids) for sample in batch.samples) - 1
     if steps == 0:
         return last
     _repeat(cache, prefix_of)
     lengths = prefix_lengths[prefix_of]
-    suffix_ids = _padded([row.suffix for row in batch.rows], device)[:, :-1]
+    suffix_ids = _padded([sample.completion_ids for sample in batch.samples], device)[:, :-1]
     rest = model.base_model(
         input_ids=suffix_ids,
         position_ids=lengths[:, None] + torch.arange(steps, device=device)[None],
@@ -122,9 +122,9 @@ def _suffix_hidden(model: Any, batch: MicroBatch) -> Tensor:
 
 def _stem(batch: MicroBatch) -> int:
     """Return how many tokens all prefixes share; each keeps at least one of its own."""
-    if len(batch.prefixes) < 2:
+    if len(batch.prompts) < 2:
         return 0
-    shared = min(common_stem(batch.prefixes), min(len(prefix) for prefix in batch.prefixes) - 1)
+    shared = min(common_stem(batch.prompts), min(len(prefix) for prefix in batch.prompts) - 1)
     return shared if shared >= _SHORTEST_STEM else 0
 
 

@@ -18,6 +18,7 @@ from vf_pipeline import storage
 from vf_pipeline.errors import TrainingError, VfError
 from vf_pipeline.training.metrics import MetricsFile
 from vf_pipeline.training.spec import (
+    FAILURE,
     TrainResult,
     TrainSpec,
     finished_result,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FAILURE = "failure.json"
 _TOKENIZER_FILES = (
     "tokenizer*",
     "chat_template*",
@@ -98,22 +98,24 @@ def _objective(
     spec: TrainSpec, checkpoint: checkpoints.Checkpoint | None, stack: ExitStack
 ) -> "Objective":
     if spec.kind == "sft":
-        from vf_pipeline.training.trainer.sft import SftObjective, encode_rows, read_rows
+        from vf_pipeline.synthesis.rows import read_rows
+        from vf_pipeline.training.trainer.sft import SftObjective, encode_rows
 
         rows = encode_rows(spec.model_dir, read_rows(spec.rows_uri))
         return SftObjective(rows, spec.sft, spec.seed)
-    from vf_pipeline.training.groups import BufferState
+    from vf_pipeline.training.groups import DataState
+    from vf_pipeline.training.transports.messages import PlayOrder
     from vf_pipeline.training.transports.rollouts import RolloutFeed
     from vf_pipeline.training.transports.weights_disk import Engine, WeightSync
-    from vf_pipeline.training.worker.process import Job
+    from vf_pipeline.training.worker.process import run_worker
 
-    state = BufferState(**checkpoint.state) if checkpoint else BufferState()
+    state = DataState(**checkpoint.state) if checkpoint else DataState()
     engine = Engine(spec.base_url, spec.api_key_var, spec.grpo.stall_timeout_s)
-    job = Job(spec, checkpoint.step if checkpoint else 0, state.position)
+    order = PlayOrder(spec, checkpoint.step if checkpoint else 0, state.position)
     # Started before torch is imported, so that both processes load at the same time.
-    feed = RolloutFeed(job, engine.check_alive)
+    feed = RolloutFeed(order, engine.check_alive, run_worker)
     stack.callback(feed.close)
-    sync = WeightSync(engine, Path(spec.weights_dir))
+    sync = WeightSync(engine, Path(spec.weights_dir), spec.digest)
     stack.callback(sync.clear)
     served = checkpoint is None and engine.version() == spec.model_digest
     if served:

@@ -1,26 +1,15 @@
 """Supervised fine-tuning on rows of a prompt and a completion: only the completion carries loss."""
 
-import json
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from vf_pipeline import storage
 from vf_pipeline.configs import SftSettings
-from vf_pipeline.errors import StorageError, TrainingError
-from vf_pipeline.training.trainer.batching import MicroBatch, Row, common_stem
-from vf_pipeline.types import Messages
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedRow:
-    """A row as ids; the completion ends with the end-of-turn token."""
-
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
+from vf_pipeline.errors import TrainingError
+from vf_pipeline.training.trainer.batching import MicroBatch, common_stem
+from vf_pipeline.types import Messages, TrainSample
 
 
 class SftObjective:
@@ -32,12 +21,12 @@ class SftObjective:
         seed: seed of the order, which differs in each epoch.
     """
 
-    def __init__(self, rows: Sequence[EncodedRow], settings: SftSettings, seed: int) -> None:
+    def __init__(self, rows: Sequence[TrainSample], settings: SftSettings, seed: int) -> None:
         self._rows = rows
         self._batch_rows = settings.batch_rows
         self._seed = seed
         self._per_epoch = math.ceil(len(rows) / settings.batch_rows)
-        self.steps = count_steps(len(rows), settings)
+        self.steps = settings.steps_of(len(rows))
         self.lr = settings.lr
         self.max_grad_norm = settings.max_grad_norm
         self.micro_tokens = settings.micro_tokens
@@ -51,26 +40,26 @@ class SftObjective:
 
         check_model(model)
 
-    def rows(self, step: int) -> list[Row]:
-        """Return a step's rows behind the stem that all of their prompts share."""
+    def samples(self, step: int) -> list[TrainSample]:
+        """Return a step's rows behind the prefix that all of their prompts share."""
         epoch, batch = divmod(step, self._per_epoch)
         order = list(range(len(self._rows)))
         random.Random(f"{self._seed}:{epoch}").shuffle(order)
         start = batch * self._batch_rows
         chosen = [self._rows[index] for index in order[start : start + self._batch_rows]]
-        made = rows_behind_stem(chosen)
+        made = behind_common_prefix(chosen)
         self._entropy = 0.0
-        self._tokens = sum(row.loss_tokens for row in made)
+        self._tokens = sum(sample.loss_tokens for sample in made)
         return made
 
     def loss(self, model: Any, batch: MicroBatch) -> Any:
         """Return the cross entropy of some rows."""
-        from vf_pipeline.training.trainer.logprobs import suffix_logprobs
+        from vf_pipeline.training.trainer.logprobs import completion_logprobs
         from vf_pipeline.training.trainer.losses import cross_entropy
 
-        logprobs, entropy = suffix_logprobs(model, batch)
-        self._entropy += entropy.sum().item()
-        return cross_entropy(logprobs)
+        logprobs_N, entropy_N = completion_logprobs(model, batch)
+        self._entropy += entropy_N.sum().item()
+        return cross_entropy(logprobs_N)
 
     def end_step(self, model: Any, step: int) -> None:
         """Do nothing: the rows do not depend on the weights."""
@@ -84,70 +73,24 @@ class SftObjective:
         return {}
 
 
-def rows_behind_stem(rows: Sequence[EncodedRow]) -> list[Row]:
-    """Return rows with their prompts' common stem as the prefix, the rest as the suffix."""
-    stem = max(common_stem([row.prompt_ids for row in rows]), 1)
+def behind_common_prefix(rows: Sequence[TrainSample]) -> list[TrainSample]:
+    """Return rows with their prompts' common prefix as the prompt, the rest in the completion.
+
+    The rest of a prompt carries no loss; what all rows share is forwarded once.
+    """
+    shared = max(common_stem([row.prompt_ids for row in rows]), 1)
     return [
-        Row(
-            prefix=row.prompt_ids[:stem],
-            suffix=row.prompt_ids[stem:] + row.completion_ids,
-            index=index,
-            skip=len(row.prompt_ids) - stem,
+        replace(
+            row,
+            prompt_ids=row.prompt_ids[:shared],
+            completion_ids=row.prompt_ids[shared:] + row.completion_ids,
+            skip=len(row.prompt_ids) - shared,
         )
-        for index, row in enumerate(rows)
+        for row in rows
     ]
 
 
-def count_steps(rows: int, settings: SftSettings) -> int:
-    """Return the optimizer steps of a number of rows."""
-    return settings.epochs * math.ceil(rows / settings.batch_rows)
-
-
-def count_rows(uri: str) -> int:
-    """Return how many rows a file has, from its footer.
-
-    Raises:
-        StorageError: the file is missing or damaged.
-    """
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    path = rows_file(uri)
-    try:
-        return int(parquet.read_metadata(path).num_rows)
-    except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"cannot read {path}: {error}") from None
-
-
-def rows_file(uri: str) -> Path:
-    """Return the parquet file of a reference, which may name its folder."""
-    path = storage.local_path(uri)
-    return path / "rows.parquet" if path.is_dir() else path
-
-
-def read_rows(uri: str) -> list[tuple[Messages, str]]:
-    """Return prompts and completions of a parquet file.
-
-    Raises:
-        StorageError: the file is missing, damaged, or lacks a column.
-    """
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    path = rows_file(uri)
-    try:
-        table = parquet.read_table(path, columns=["prompt", "completion"])
-        prompts = [json.loads(text) for text in table.column("prompt").to_pylist()]
-    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-        raise StorageError(
-            f"cannot read {path}: {error}", "expected are columns prompt (JSON) and completion"
-        ) from None
-    return list(
-        zip(prompts, [str(text) for text in table.column("completion").to_pylist()], strict=True)
-    )
-
-
-def encode_rows(model_dir: str, rows: Sequence[tuple[Messages, str]]) -> list[EncodedRow]:
+def encode_rows(model_dir: str, rows: Sequence[tuple[Messages, str]]) -> list[TrainSample]:
     """Return rows as ids, rendered by the model's chat template.
 
     Raises:
@@ -161,7 +104,7 @@ def encode_rows(model_dir: str, rows: Sequence[tuple[Messages, str]]) -> list[En
     return [_encode(tokenizer, prompt, completion) for prompt, completion in rows]
 
 
-def _encode(tokenizer: Any, prompt: Messages, completion: str) -> EncodedRow:
+def _encode(tokenizer: Any, prompt: Messages, completion: str) -> TrainSample:
     if isinstance(prompt, str):
         before, after = prompt, completion + tokenizer.eos_token
     else:
@@ -174,7 +117,7 @@ def _encode(tokenizer: Any, prompt: Messages, completion: str) -> EncodedRow:
             after = plain
     ids = tokenizer(after, add_special_tokens=False)["input_ids"]
     prompt_ids = tokenizer(before, add_special_tokens=isinstance(prompt, str))["input_ids"]
-    return EncodedRow(tuple(prompt_ids), tuple(_until_end(tokenizer, ids)))
+    return TrainSample("", tuple(prompt_ids), tuple(_until_end(tokenizer, ids)))
 
 
 def _until_end(tokenizer: Any, ids: list[int]) -> list[int]:

@@ -20,8 +20,9 @@ from transformers.trainer_callback import PrinterCallback
 
 from vf_pipeline.errors import TrainingError
 from vf_pipeline.training.trainer import checkpoints
-from vf_pipeline.training.trainer.batching import MicroBatch, Row, pack
+from vf_pipeline.training.trainer.batching import MicroBatch, pack
 from vf_pipeline.training.trainer.losses import LossSums
+from vf_pipeline.types import TrainSample
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +42,11 @@ class Objective(Protocol):
     def begin(self, model: Any, step: int) -> None:
         """Get ready to train from ``step`` on; the model has the weights of that step."""
 
-    def rows(self, step: int) -> list[Row]:
-        """Return a step's rows; may wait. None of them means: there is nothing to learn."""
+    def samples(self, step: int) -> list[TrainSample]:
+        """Return a step's samples; may wait. None of them means: there is nothing to learn."""
 
     def loss(self, model: Any, batch: MicroBatch) -> LossSums:
-        """Return the loss of some of the last step's rows, summed over their tokens."""
+        """Return the loss of some of the last step's samples, summed over their tokens."""
 
     def end_step(self, model: Any, step: int) -> None:
         """Take note that ``step`` optimizer steps are done, the last one just now."""
@@ -104,13 +105,13 @@ class TokenTrainer(Trainer):
         """Return the loss of one whole step, after its backward passes."""
         step = int(inputs[0])
         asked = time.monotonic()
-        rows = self.objective.rows(step)
+        samples = self.objective.samples(step)
         started = time.monotonic()
         model.train()
-        tokens = sum(row.loss_tokens for row in rows)
+        tokens = sum(sample.loss_tokens for sample in samples)
         total = torch.zeros((), device=self.args.device)
         sums: dict[str, float] = defaultdict(float)
-        for batch in pack(rows, self.objective.micro_tokens):
+        for batch in pack(samples, self.objective.micro_tokens):
             part = self.objective.loss(self.model, batch)
             loss = part.loss / tokens
             self.accelerator.backward(loss)

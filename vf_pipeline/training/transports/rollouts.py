@@ -13,7 +13,7 @@ from typing import Any
 
 from vf_pipeline.errors import TrainingError
 from vf_pipeline.training.groups import StepGroups
-from vf_pipeline.training.worker.process import Allow, Fault, Job, Progress, run_worker
+from vf_pipeline.training.transports.messages import Allow, InFlight, PlayOrder, WorkerFailure
 
 log = logging.getLogger(__name__)
 
@@ -25,26 +25,26 @@ class RolloutFeed:
     """Rollouts of one step after the other, from a process of their own.
 
     Args:
-        job: what is played, and from where on.
+        order: what is played, and from where on.
         probe: raises TrainingError when the engine is gone; called every two seconds of a wait.
-        target: what the process runs.
+        target: what the process runs; ``worker.process.run_worker``.
     """
 
     def __init__(
-        self, job: Job, probe: Callable[[], None], target: Callable[..., None] = run_worker
+        self, order: PlayOrder, probe: Callable[[], None], target: Callable[..., None]
     ) -> None:
-        self.job = job
+        self.order = order
         self._probe = probe
         self._steps: queue.Queue[StepGroups] = queue.Queue()
-        self._fault: Fault | None = None
+        self._failure: WorkerFailure | None = None
         self._in_flight = 0
-        self._last = job.step - 1
+        self._last = order.step - 1
         self._heard_at = time.monotonic()
         context = multiprocessing.get_context("spawn")
         command_end, self._commands = context.Pipe(duplex=False)
         self._results, result_end = context.Pipe(duplex=False)
         self._process = context.Process(
-            target=target, args=(job, command_end, result_end), name="rollout-worker", daemon=True
+            target=target, args=(order, command_end, result_end), name="rollout-worker", daemon=True
         )
         self._process.start()
         # Only the worker holds these ends now, so that its death is an end of file here.
@@ -64,7 +64,7 @@ class RolloutFeed:
         except OSError:
             # It may have played all there is to play, and be gone.
             self._reader.join(timeout=5.0)
-            if self._last < self.job.spec.grpo.steps - 1:
+            if self._last < self.order.spec.grpo.steps - 1:
                 self._check_worker(step)
                 raise TrainingError("the rollout worker closed its pipe") from None
 
@@ -104,13 +104,13 @@ class RolloutFeed:
         self._process.close()
 
     def _check_worker(self, step: int) -> None:
-        if self._fault is not None:
-            raise TrainingError(self._fault.message, self._fault.hint)
+        if self._failure is not None:
+            raise TrainingError(self._failure.message, self._failure.hint)
         if not self._process.is_alive() and self._steps.empty():
             # Its last words may still be in the pipe.
             self._reader.join(timeout=2.0)
-            if self._fault is not None:
-                raise TrainingError(self._fault.message, self._fault.hint)
+            if self._failure is not None:
+                raise TrainingError(self._failure.message, self._failure.hint)
             if self._steps.empty():
                 raise TrainingError(
                     f"the rollout worker died with exit code {self._process.exitcode} "
@@ -119,7 +119,7 @@ class RolloutFeed:
                 )
 
     def _check_stall(self, step: int, waited: float) -> None:
-        settings = self.job.spec.grpo
+        settings = self.order.spec.grpo
         if waited > settings.stall_timeout_s:
             total = settings.groups * settings.group_size
             raise TrainingError(
@@ -135,10 +135,10 @@ class RolloutFeed:
             except (EOFError, OSError):
                 return
             self._heard_at = time.monotonic()
-            if isinstance(message, Progress):
-                self._in_flight = message.in_flight
-            elif isinstance(message, Fault):
-                self._fault = message
+            if isinstance(message, InFlight):
+                self._in_flight = message.count
+            elif isinstance(message, WorkerFailure):
+                self._failure = message
             else:
                 self._last = message.step
                 self._steps.put(message)

@@ -12,6 +12,7 @@ from typing import Any
 
 from vf_pipeline import storage
 from vf_pipeline.errors import TrainingError
+from vf_pipeline.types import WeightVersion
 
 
 class Engine:
@@ -58,16 +59,16 @@ class Engine:
         """
         return str(self._json("/weight_info", None).get("weight_version", ""))
 
-    def load(self, folder: Path, version: int) -> None:
+    def load(self, folder: Path, version: str) -> None:
         """Make the engine serve the weights in a folder, and make sure that it does.
 
         Raises:
             TrainingError: it refused, did not answer in time, or still serves others.
         """
-        body = {"weights_path": str(folder.absolute()), "weight_version": str(version)}
+        body = {"weights_path": str(folder.absolute()), "weight_version": version}
         self._json("/update_weights", body)
         served = self.version()
-        if served != str(version):
+        if served != version:
             raise TrainingError(
                 f"the engine at {self.root} serves weights {served!r} after it was given "
                 f"version {version}",
@@ -105,10 +106,17 @@ class Engine:
 
 
 class WeightSync:
-    """Publishes each version's weights in a folder, and has the engine load them."""
+    """Publishes each version's weights in a folder, and has the engine load them.
 
-    def __init__(self, engine: Engine, weights_dir: Path) -> None:
+    Args:
+        engine: the control routes of the engine that samples.
+        weights_dir: folder that the engine may read weights from.
+        training: digest of the training, which with the step names the weights.
+    """
+
+    def __init__(self, engine: Engine, weights_dir: Path, training: str = "") -> None:
         self.engine = engine
+        self.training = training
         self.weights_dir = weights_dir
 
     def clear(self) -> None:
@@ -136,7 +144,7 @@ class WeightSync:
         Raises:
             TrainingError: the engine did not take the weights.
         """
-        self.engine.load(folder, version)
+        self.engine.load(folder, str(WeightVersion(self.training, version)))
         for path in self.weights_dir.iterdir():
             if path != folder and path.name.lstrip(".").startswith("v"):
                 storage.remove(path)

@@ -12,13 +12,13 @@ from safetensors.torch import load_file
 
 from vf_pipeline.configs import GrpoSettings
 from vf_pipeline.errors import TrainingError
-from vf_pipeline.training.groups import BufferState, Group, StepGroups
+from vf_pipeline.training.groups import DataState, Group, StepGroups
 from vf_pipeline.training.metrics import read_metrics
 from vf_pipeline.training.spec import TrainSpec
 from vf_pipeline.training.trainer import process as child
 from vf_pipeline.training.trainer.grpo import GrpoObjective, step_metrics
 from vf_pipeline.training.transports import rollouts as feed
-from vf_pipeline.types import ModelRef
+from vf_pipeline.types import Failure, ModelRef, Rollout, Score, ScoredRollout, Turn, WeightVersion
 
 SETTINGS = GrpoSettings(steps=4, groups=3, group_size=2, lr=1e-3, save_steps=2, max_tokens=2)
 
@@ -42,8 +42,8 @@ def make_spec(tiny: ModelRef, work: Path, url: str = "http://x/v1", **more: Any)
 def made_up_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
     init = feed.RolloutFeed.__init__
 
-    def with_fake(self: Any, job: Any, probe: Any) -> None:
-        init(self, job, probe, fake_workers.plays)
+    def with_fake(self: Any, order: Any, probe: Any, target: Any) -> None:
+        init(self, order, probe, fake_workers.plays)
 
     monkeypatch.setattr(feed.RolloutFeed, "__init__", with_fake)
 
@@ -56,7 +56,8 @@ def test_it_trains_syncs_and_resumes_where_it_was(
     with stub_engine() as engine:
         whole = make_spec(tiny, tmp_path / "whole", engine.url, max_staleness=max_staleness)
         result = child.train(whole)
-        assert [body["weight_version"] for body in engine.loaded] == ["0", "1", "2", "3"]
+        assert steps_of(engine.loaded) == [0, 1, 2, 3]
+        assert {v.digest for v in versions_of(engine.loaded)} == {whole.digest}
         lines = read_metrics(whole.work("metrics.jsonl"))
         check_metrics(lines, max_staleness)
         assert result.steps == 4
@@ -71,11 +72,19 @@ def test_it_trains_syncs_and_resumes_where_it_was(
         engine.loaded.clear()
         again = child.train(parts)
     assert again.resumed_from == 2
-    assert [body["weight_version"] for body in engine.loaded] == ["2", "3"]
+    assert steps_of(engine.loaded) == [2, 3]
     assert [line["step"] for line in read_metrics(parts.work("metrics.jsonl"))] == [1, 2, 3, 4]
     if max_staleness == 0:
         one, two = (load_file(Path(s.output_dir) / "model.safetensors") for s in (whole, parts))
         assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def versions_of(bodies: list[dict[str, Any]]) -> list[WeightVersion]:
+    return [WeightVersion.parse(body["weight_version"]) for body in bodies]
+
+
+def steps_of(bodies: list[dict[str, Any]]) -> list[int]:
+    return [version.step for version in versions_of(bodies)]
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
@@ -94,7 +103,7 @@ def again_with_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         feed.RolloutFeed,
         "__init__",
-        lambda self, job, probe: init(self, job, probe, fake_workers.plays),
+        lambda self, order, probe, target: init(self, order, probe, fake_workers.plays),
     )
 
 
@@ -140,7 +149,7 @@ class FakeSync:
 
 def objective(tiny: ModelRef, plays: Callable[[int], StepGroups], **more: Any) -> GrpoObjective:
     spec = make_spec(tiny, Path("unused"), **more)
-    return GrpoObjective(spec, FakeFeed(plays), FakeSync(), BufferState())  # type: ignore[arg-type]
+    return GrpoObjective(spec, FakeFeed(plays), FakeSync(), DataState())  # type: ignore[arg-type]
 
 
 def test_a_step_may_be_played_max_staleness_versions_ahead(tiny: ModelRef, model: Any) -> None:
@@ -159,7 +168,7 @@ def test_a_step_may_be_played_max_staleness_versions_ahead(tiny: ModelRef, model
 def test_weights_that_the_engine_has_are_not_sent_again(tiny: ModelRef, model: Any) -> None:
     spec = make_spec(tiny, Path("unused"))
     feed, sync = FakeFeed(lambda step: StepGroups(step, (), 0)), FakeSync()
-    made = GrpoObjective(spec, feed, sync, BufferState(), served=True)  # type: ignore[arg-type]
+    made = GrpoObjective(spec, feed, sync, DataState(), served=True)  # type: ignore[arg-type]
     made.begin(model, 0)
     assert sync.pushed == [] and feed.allowed == []
     made.end_step(model, 1)
@@ -174,11 +183,11 @@ def test_flat_steps_are_skipped_until_there_are_five_in_a_row(tiny: ModelRef) ->
 
     made = objective(tiny, flat)
     for step in range(4):
-        assert made.rows(step) == []
+        assert made.samples(step) == []
         assert made.metrics()["skipped"] == 1.0
         assert made.metrics()["frac_zero_std"] == 1.0
     with pytest.raises(TrainingError, match=r"no learning signal.*mean 1\.00"):
-        made.rows(4)
+        made.samples(4)
 
 
 def test_a_good_step_ends_the_row_of_empty_ones(tiny: ModelRef) -> None:
@@ -187,25 +196,33 @@ def test_a_good_step_ends_the_row_of_empty_ones(tiny: ModelRef) -> None:
 
     made = objective(tiny, some)
     for step in range(8):
-        made.rows(step)
+        made.samples(step)
     assert made.data.empty_in_a_row == 4
 
 
 def test_rollouts_that_all_fail_end_the_training_with_their_cause(tiny: ModelRef) -> None:
     def failed(step: int) -> StepGroups:
-        broken = Group(0, (), (None, None), 0, errors=2, failure="KeyError: 'answer'")
+        error = Failure("environment", "KeyError", "'answer'")
+        broken = Group(0, (play(0, None, error=error), play(1, None, error=error)), 0)
         return StepGroups(step, (broken,), 1)
 
     with pytest.raises(TrainingError, match=r"all 2 rollouts of step 0 failed: KeyError: 'answer'"):
-        objective(tiny, failed).rows(0)
+        objective(tiny, failed).samples(0)
+
+
+def play(
+    index: int, reward: float | None, tokens: int = 0, stop: str = "stop", error: Any = None
+) -> ScoredRollout:
+    turns = (Turn((1,), (2,) * tokens, (-1.0,) * tokens, stop, "w@1"),) if tokens else ()
+    rollout = Rollout(0, index, "d", "t", "p", "c", "a", stop, turns, error=error)  # type: ignore[arg-type]
+    return ScoredRollout(rollout, Score(rollout.key, reward))
 
 
 def test_step_metrics_count_all_that_was_tried() -> None:
-    sample = fake_workers.group(0, 1).samples
     groups = (
-        Group(0, sample, (1.0, 0.0), 1, truncated=1, completion_tokens=6),
-        Group(1, (), (1.0, 1.0), 1, completion_tokens=2),
-        Group(2, (), (None, 1.0), 1, errors=1, completion_tokens=4),
+        Group(0, (play(0, 1.0, 4), play(1, 0.0, 2, "length")), 1),
+        Group(1, (play(0, 1.0, 1), play(1, 1.0, 1)), 1),
+        Group(2, (play(0, None, 2), play(1, 1.0, 2)), 1),
     )
     got = step_metrics(StepGroups(2, groups, 3), [groups[0]], stale=0)
     assert got["reward/mean"] == pytest.approx(4 / 5)

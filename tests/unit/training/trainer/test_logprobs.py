@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from vf_pipeline.errors import TrainingError
-from vf_pipeline.training.trainer.batching import Row, pack
-from vf_pipeline.training.trainer.logprobs import check_model, suffix_logprobs
+from vf_pipeline.training.trainer.batching import pack
+from vf_pipeline.training.trainer.logprobs import check_model, completion_logprobs
+from vf_pipeline.types import TrainSample
 
 TEMPERATURE = 0.7
 
 
-def mixed_rows() -> list[Row]:
+def mixed_rows() -> list[TrainSample]:
     generator = torch.Generator().manual_seed(3)
 
     def ids(count: int) -> tuple[int, ...]:
@@ -22,16 +23,16 @@ def mixed_rows() -> list[Row]:
     rows = []
     for prompt, lengths in zip(prompts, [(4, 1, 7), (2, 2), (5,)], strict=True):
         for length in lengths:
-            rows.append(Row(prompt, ids(length), len(rows), skip=length // 4))
+            rows.append(TrainSample(str(len(rows)), prompt, ids(length), skip=length // 4))
     return rows
 
 
-def oracle(model: Any, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
+def oracle(model: Any, row: TrainSample) -> tuple[torch.Tensor, torch.Tensor]:
     """One plain forward of the whole sequence, no cache, no padding, no sharing."""
-    ids = torch.tensor([row.prefix + row.suffix])
+    ids = torch.tensor([row.prompt_ids + row.completion_ids])
     logits = model(input_ids=ids).logits[0].double() / TEMPERATURE
     logps = torch.log_softmax(logits, -1)
-    start = len(row.prefix) + row.skip
+    start = len(row.prompt_ids) + row.skip
     picked = [logps[place - 1, ids[0, place]] for place in range(start, ids.shape[1])]
     entropy = [-(logps[p - 1].exp() * logps[p - 1]).sum() for p in range(start, ids.shape[1])]
     return torch.stack(picked), torch.stack(entropy).detach()
@@ -41,8 +42,8 @@ def gradient(model: Any) -> torch.Tensor:
     return torch.cat([p.grad.flatten().double() for p in model.parameters()])
 
 
-def with_stem(rows: list[Row], stem: tuple[int, ...]) -> list[Row]:
-    return [replace(row, prefix=stem + row.prefix) for row in rows]
+def with_stem(rows: list[TrainSample], stem: tuple[int, ...]) -> list[TrainSample]:
+    return [replace(row, prompt_ids=stem + row.prompt_ids) for row in rows]
 
 
 @pytest.mark.parametrize("stem", [0, 7, 8, 20])
@@ -54,19 +55,19 @@ def test_same_as_a_plain_forward(model: Any, budget: int, chunk: int, stem: int)
     place = {}
     at = 0
     for row in rows:
-        place[row.index] = slice(at, at + row.loss_tokens)
+        place[row.group] = slice(at, at + row.loss_tokens)
         at += row.loss_tokens
     wanted = torch.zeros(at).double()
     entropies = torch.zeros(at).double()
     for row in rows:
         logps, entropy = oracle(plain, row)
-        (logps * weights[place[row.index]]).sum().backward()
-        wanted[place[row.index]] = logps.detach()
-        entropies[place[row.index]] = entropy
+        (logps * weights[place[row.group]]).sum().backward()
+        wanted[place[row.group]] = logps.detach()
+        entropies[place[row.group]] = entropy
     got = torch.zeros(at).double()
     for batch in pack(rows, budget):
-        logps, entropy = suffix_logprobs(model, batch, TEMPERATURE, chunk=chunk)
-        order = torch.cat([torch.arange(at)[place[row.index]] for row in batch.rows])
+        logps, entropy = completion_logprobs(model, batch, TEMPERATURE, chunk=chunk)
+        order = torch.cat([torch.arange(at)[place[row.group]] for row in batch.samples])
         (logps * weights[order]).sum().backward()
         got[order] = logps.detach().double()
         assert torch.allclose(entropy.double(), entropies[order], atol=1e-4)

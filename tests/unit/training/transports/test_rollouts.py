@@ -10,11 +10,13 @@ from vf_pipeline.configs import GrpoSettings
 from vf_pipeline.errors import TrainingError
 from vf_pipeline.training.spec import TrainSpec
 from vf_pipeline.training.transports import rollouts as feed_module
+from vf_pipeline.training.transports.messages import PlayOrder
 from vf_pipeline.training.transports.rollouts import RolloutFeed
-from vf_pipeline.training.worker.process import Job
 
 
-def job(tmp_path: Path, stall_timeout_s: float = 20.0, step: int = 0, position: int = 0) -> Job:
+def order(
+    tmp_path: Path, stall_timeout_s: float = 20.0, step: int = 0, position: int = 0
+) -> PlayOrder:
     spec = TrainSpec(
         kind="grpo",
         model_dir="m",
@@ -27,7 +29,7 @@ def job(tmp_path: Path, stall_timeout_s: float = 20.0, step: int = 0, position: 
         weights_dir=str(tmp_path / "w"),
         grpo=GrpoSettings(steps=4, groups=2, group_size=32, stall_timeout_s=stall_timeout_s),
     )
-    return Job(spec, step, position)
+    return PlayOrder(spec, step, position)
 
 
 def alive() -> None:
@@ -45,7 +47,7 @@ def failing(feed: RolloutFeed, step: int = 0) -> tuple[str, float]:
 
 
 def test_steps_come_in_order_from_where_the_job_starts(tmp_path: Path) -> None:
-    feed = RolloutFeed(job(tmp_path, step=1, position=6), alive, fake_workers.plays)
+    feed = RolloutFeed(order(tmp_path, step=1, position=6), alive, fake_workers.plays)
     try:
         feed.allow(2, 1)
         first, second = feed.take(1), feed.take(2)
@@ -68,13 +70,13 @@ def test_steps_come_in_order_from_where_the_job_starts(tmp_path: Path) -> None:
 def test_a_dead_worker_ends_the_wait(
     target: Callable[..., Any], words: str, tmp_path: Path
 ) -> None:
-    text, took = failing(RolloutFeed(job(tmp_path), alive, target))
+    text, took = failing(RolloutFeed(order(tmp_path), alive, target))
     assert words in text
     assert took < 10
 
 
 def test_a_stall_says_what_is_awaited(tmp_path: Path) -> None:
-    feed = RolloutFeed(job(tmp_path, stall_timeout_s=0.6), alive, fake_workers.silent)
+    feed = RolloutFeed(order(tmp_path, stall_timeout_s=0.6), alive, fake_workers.silent)
     while not feed._in_flight:
         time.sleep(0.02)
     text, _ = failing(feed, step=7)
@@ -87,6 +89,6 @@ def test_a_dead_engine_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def gone() -> None:
         raise TrainingError("the engine at x is gone")
 
-    text, took = failing(RolloutFeed(job(tmp_path), gone, fake_workers.silent))
+    text, took = failing(RolloutFeed(order(tmp_path), gone, fake_workers.silent))
     assert text == "the engine at x is gone"
     assert took < 10

@@ -13,13 +13,13 @@ from vf_pipeline.training.transports.weights_disk import Engine, WeightSync
 
 def test_each_version_replaces_the_one_before(model: Any, tmp_path: Path) -> None:
     with stub_engine() as engine:
-        sync = WeightSync(Engine(engine.url), tmp_path / "weights")
+        sync = WeightSync(Engine(engine.url), tmp_path / "weights", "train")
         for version in (0, 1):
             sync.load(sync.write(model, version), version)
             folder = tmp_path / "weights" / f"v{version}"
             assert engine.loaded[-1] == {
                 "weights_path": str(folder),
-                "weight_version": str(version),
+                "weight_version": ("train", "train@1")[version],
             }
         assert [path.name for path in (tmp_path / "weights").iterdir()] == ["v1"]
         tensors = load_file(tmp_path / "weights" / "v1" / "model.safetensors")
