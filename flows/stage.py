@@ -1,10 +1,11 @@
 """One stage of a chain, on its work pool: the chain starts it there and waits for it."""
 
 from prefect import flow
+from prefect.runtime import flow_run
 
 from flows.execution import ACTS
+from flows.handover import error_handed_over, write_outputs
 from flows.recording import opened
-from vf_pipeline import storage
 from vf_pipeline.runs import read_run_config, runs_dir
 from vf_pipeline.runs.stages import StageName, stage_key
 
@@ -17,8 +18,9 @@ def stage_flow(run: str, stage: StageName) -> None:
         run: Name of the run's folder.
         stage: Which stage.
     """
-    config = read_run_config(runs_dir() / run)
-    with opened(config, of_chain=True) as here:
-        key = stage_key(config, here.run.manifest, stage)
-        made = {"key": key, "outputs": ACTS[stage](here)}
-        storage.write_json(here.run.path("stages", f"{stage}.json"), made)
+    folder = runs_dir() / run
+    with error_handed_over(folder, stage, str(flow_run.get_id())):
+        config = read_run_config(folder)
+        with opened(config, of_chain=True) as here:
+            key = stage_key(config, here.run.manifest, stage)
+            write_outputs(folder, stage, key, ACTS[stage](here))
