@@ -9,6 +9,9 @@ from flows.recording import opened
 from vf_pipeline.runs import read_run_config, runs_dir
 from vf_pipeline.runs.stages import StageName, stage_key
 
+WAIT_S = 120.0
+"""How long a stage waits for one that an earlier chain of this run has left, in seconds."""
+
 
 @flow(name="stage", flow_run_name="{stage}-{run}", validate_parameters=True)
 def stage_flow(run: str, stage: StageName) -> None:
@@ -21,6 +24,7 @@ def stage_flow(run: str, stage: StageName) -> None:
     folder = runs_dir() / run
     with error_handed_over(folder, stage, str(flow_run.get_id())):
         config = read_run_config(folder)
-        with opened(config, of_chain=True) as here:
+        # A chain that was killed may have left its stage running: it has been told to stop.
+        with opened(config, of_chain=True, wait_s=WAIT_S) as here:
             key = stage_key(config, here.run.manifest, stage)
             write_outputs(folder, stage, key, ACTS[stage](here))
