@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.local.prefect_server import check_server, prefect_server
+from infra.local.reconcile import reconcile
 from vf_pipeline import storage
 from vf_pipeline.cli.main import INTERRUPTED, run_cli
 from vf_pipeline.configs import PipelineConfig, load_config
@@ -103,6 +104,7 @@ def _run(config: PipelineConfig, folder: Path, *, fresh: bool, quiet: bool) -> d
     started_at = time.monotonic()
     with PeakMemory() as memory, prefect_server(folder / "logs", quiet=quiet) as api:
         log.info("Prefect, while this runs: %s", api.removesuffix("/api"))
+        reconcile()
         # Prefect reads its settings when it is imported, so the flow comes after the server.
         from flows.pipeline import chain_flow
 

@@ -1,9 +1,10 @@
-"""Clean up after runs that were killed: end the processes that they left behind."""
+"""Clean up after runs that were killed: what they left behind on this machine and in Prefect."""
 
 from pathlib import Path
 
 from prefect import flow
 
+from infra.local.reconcile import reconcile
 from vf_pipeline.errors import StorageError
 from vf_pipeline.processes import reap
 from vf_pipeline.runs import runs_dir
@@ -14,9 +15,12 @@ from vf_pipeline.runs.lock import hold_lock
 def reap_flow() -> int:
     """End processes that runs recorded and left behind; return how many were ended.
 
-    A run that somebody works on is passed over: its lock is held.
+    A run that somebody works on is passed over: its lock is held. Flow runs of killed processes
+    are set to Crashed.
     """
-    return sum(_reap_idle(record) for record in sorted(runs_dir().glob("*/processes.json")))
+    ended = sum(_reap_idle(record) for record in sorted(runs_dir().glob("*/processes.json")))
+    reconcile()
+    return ended
 
 
 def _reap_idle(record: Path) -> int:

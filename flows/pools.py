@@ -9,6 +9,7 @@ from prefect.client.schemas.objects import FlowRun, WorkerStatus
 from prefect.deployments import run_deployment
 from prefect.states import Cancelling
 
+from flows.handover import handover_path, read_error, read_outputs
 from vf_pipeline import storage
 from vf_pipeline.errors import PrerequisiteError, ProcessError
 from vf_pipeline.runs import Manifest, Run
@@ -25,11 +26,14 @@ def run_on_pool(run: Run, name: StageName, key: str) -> dict[str, Any]:
 
     Raises:
         PrerequisiteError: no worker serves the pool.
-        ProcessError: the stage failed there, or its result is that of other inputs.
+        VfError: what the stage failed with there.
+        ProcessError: it ended without saying why, or its result is that of other inputs.
     """
     pool = STAGES[name].pool
     with get_client(sync_client=True) as client:
         _check_worker(client, f"vf-{pool}")
+        # What an earlier try has left there says nothing about this one.
+        storage.remove(handover_path(run.folder, name))
         parameters = {"run": run.folder.name, "stage": name}
         started = run_deployment(f"stage/{pool}", parameters=parameters, timeout=0)
         # In a synchronous flow it is the flow run itself, never a coroutine.
@@ -38,17 +42,15 @@ def run_on_pool(run: Run, name: StageName, key: str) -> dict[str, Any]:
         ended = _wait(client, started)
     if ended.state is None or not ended.state.is_completed():
         state = ended.state
-        raise ProcessError(
+        raise read_error(run.folder, name, str(started.id)) or ProcessError(
             f"on pool vf-{pool} it ended {state.name if state else 'without a state'}: "
             f"{(state.message if state else '') or 'its logs in the Prefect UI say why'}",
             "mend the cause, then run the same command again",
         )
-    result = storage.read_json(run.path("stages", f"{name}.json"))
-    if result["key"] != key:
-        raise ProcessError("it returned the result of other inputs", "run again with --fresh")
+    outputs = read_outputs(run.folder, name, key)
     # The stage wrote its MLflow run's id down; this process waited and wrote nothing meanwhile.
     run.manifest.facts = Manifest.open(run.folder).facts
-    return dict(result["outputs"])
+    return outputs
 
 
 def _check_worker(client: SyncPrefectClient, pool: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from prefect.runtime import flow_run
 
+from infra.local.reconcile import process_facts
 from tasks.publish_artifacts import publish_link
 from vf_pipeline.configs import PipelineConfig
 from vf_pipeline.runs import Run, open_run
@@ -41,12 +42,13 @@ def recorded(
     flow_run_id = flow_run.get_id()
     ui = os.environ.get("VF_PREFECT_UI", "")
     url = f"{ui}/runs/flow-run/{flow_run_id}" if flow_run_id and ui else ""
-    with (
-        opened(config, fresh=fresh, wait_s=wait_s) as here,
-        here.run.start_tracker("") as parent,
-    ):
-        parent.set_tags({"prefect.flow_run_id": flow_run_id or "", "prefect.flow_run_url": url})
-        parent.log_params(config.model_dump(exclude={"execution"}))
-        here.run.manifest.note(prefect_flow_run=flow_run_id, prefect_url=url, mlflow_url=parent.url)
-        publish_link(here.run)
-        yield here
+    with opened(config, fresh=fresh, wait_s=wait_s) as here:
+        note = here.run.manifest.note
+        # At once: if this process is killed, these two tell which flow run ended with it.
+        note(prefect_flow_run=flow_run_id, prefect_url=url, process=process_facts())
+        with here.run.start_tracker("") as parent:
+            parent.set_tags({"prefect.flow_run_id": flow_run_id or "", "prefect.flow_run_url": url})
+            parent.log_params(config.model_dump(exclude={"execution"}))
+            note(mlflow_url=parent.url)
+            publish_link(here.run)
+            yield here

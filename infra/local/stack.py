@@ -9,6 +9,7 @@ from typing import Any
 
 from infra.local.addresses import mlflow_ui, prefect_api, prefect_ui
 from infra.local.prefect_server import database_lock, prefect_environment
+from infra.local.reconcile import reconcile
 from infra.local.services import Service, mlflow_service, prefect_service, worker_service
 from vf_pipeline.errors import PrerequisiteError, ProcessError
 from vf_pipeline.processes import answers
@@ -38,6 +39,7 @@ def up() -> int:
         for pool in POOLS:
             _start_worker(services, pool, started)
         _check_workers(services)
+        reconcile()
     except BaseException:
         _end(services, started)
         raise

@@ -1,12 +1,13 @@
 """Pools, workers and deployments on loopback: triggered through the API, found in the record."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,28 @@ def mlflow_run(env: dict[str, str], run_id: str) -> Any:
     url = f"http://127.0.0.1:{env['VF_MLFLOW_PORT']}/api/2.0/mlflow/runs/get?run_id={run_id}"
     with urllib.request.urlopen(url, timeout=30) as answer:
         return json.loads(answer.read())["run"]
+
+
+@pytest.mark.slow
+def test_a_stage_that_fails_on_its_pool_fails_the_command_alike(
+    services: dict[str, str], chain_command: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    """The environment can be imported here, and not where the workers run: a ConfigError there."""
+    source = ROOT / "tests" / "e2e" / "environments" / "tiny_digits.py"
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "only_here.py").write_text(source.read_text())
+    path = os.pathsep.join([services["PYTHONPATH"], str(tmp_path / "here")])
+    done = subprocess.run(
+        chain_command('environment.id="only-here"', 'execution="deployments"'),
+        env=services | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "error: prepare: unknown environment 'only-here'" in done.stderr
+    handed = json.loads(next(Path(services["VF_RUNS"]).glob("*/stages/prepare.json")).read_text())
+    assert handed["error"]["kind"] == "UnknownNameError"
+    stages = call(services, "/flow_runs/filter", {"flows": {"name": {"any_": ["stage"]}}})
+    assert [(run["id"], run["state_type"]) for run in stages] == [(handed["flow_run"], "FAILED")]

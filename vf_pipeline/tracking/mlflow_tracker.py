@@ -4,19 +4,34 @@ MLflow's fluent functions keep the active run per thread and start runs unasked,
 used. A store that fails is reported once; what it missed goes to a JSONL spool.
 """
 
-import json
 import logging
 import math
 import os
-import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from vf_pipeline.errors import ConfigError, PrerequisiteError, StorageError
-from vf_pipeline.tracking.jsonl import JsonlTracker
-from vf_pipeline.tracking.tracker import Status, TrackerBase, flatten
+from vf_pipeline.tracking.records import (
+    Record,
+    artifact_record,
+    close_record,
+    dataset_record,
+    metrics_record,
+    params_record,
+    tags_record,
+)
+from vf_pipeline.tracking.sender import Sender
+from vf_pipeline.tracking.spool import Spool, replay_leftovers
+from vf_pipeline.tracking.store import (
+    explain,
+    one_line,
+    open_client,
+    spool_folder,
+    sqlite_file,
+    state_folder,
+)
+from vf_pipeline.tracking.tracker import Status, TrackerBase
 from vf_pipeline.types import DatasetRef
 
 if TYPE_CHECKING:
@@ -25,23 +40,34 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_\-. :/]")
-_MAX_PARAM = 6000
-_MAX_TAG = 5000
-_BATCH = 100
-_RETRY_AFTER_S = 30.0
+_LEFTOVERS_S = 30.0
+
+
+class _Limits(NamedTuple):
+    """Bounds of the ways to a store that has failed, in seconds."""
+
+    rest_s: float
+    """How long it is left alone after a failure."""
+    replay_s: float
+    """How long sending what was spooled may take."""
+    wait_s: float
+    """How long another process that sends from the same folder is waited for."""
+
+
+_ON_THE_WAY = _Limits(rest_s=30.0, replay_s=20.0, wait_s=0.0)
+_AT_THE_END = _Limits(rest_s=0.0, replay_s=60.0, wait_s=30.0)
 
 
 class MlflowTracker(TrackerBase):
     """One MLflow run. ``start`` makes it, or attaches to the one it is given."""
 
-    def __init__(self, client: "MlflowClient", run: "Run", url: str, spool: Path) -> None:
-        self._client = client
-        self.run_id = str(run.info.run_id)
-        self.experiment_id = str(run.info.experiment_id)
-        self.url = url
-        self._params = dict(run.data.params)
-        self._spool = JsonlTracker(spool, self.run_id)
+    def __init__(self, sender: Sender, spool: Path) -> None:
+        self.run_id = sender.run_id
+        self.experiment_id = ""
+        self.url = ""
+        self._sender = sender
+        self._params: dict[str, str] = {}
+        self._spool = Spool(spool)
         self._warned = False
         self._failed_at = -math.inf
         self._closed = False
@@ -78,6 +104,9 @@ class MlflowTracker(TrackerBase):
             StorageError: the store cannot be reached or opened.
         """
         client = open_client(uri)
+        folder = spool.parent if spool else spool_folder(uri)
+        # Before this run goes on: what an earlier try of it has spooled may end with its end.
+        replay_leftovers(client, folder, seconds=_LEFTOVERS_S, first=run_id or "")
         try:
             run = _attach(client, run_id) if run_id else None
             if run is None:
@@ -85,89 +114,68 @@ class MlflowTracker(TrackerBase):
                 run = client.create_run(place, run_name=name)
             found = run.info
             own = {"mlflow.parentRunId": parent_id} if parent_id else {}
-            for key, value in ({**own, **(tags or {})}).items():
-                client.set_tag(found.run_id, _name(key), str(value)[:_MAX_TAG])
+            for key, value in tags_record({**own, **(tags or {})})["values"].items():
+                client.set_tag(found.run_id, key, value)
         except Exception as error:
-            raise _explain(error, f"cannot start a run in the MLflow store {uri}") from error
+            raise explain(error, f"cannot start a run in the MLflow store {uri}") from error
+        sender = Sender(lambda: client, str(found.run_id))
+        tracker = cls(sender, spool or folder / f"{found.run_id}.jsonl")
+        tracker.experiment_id = str(found.experiment_id)
+        tracker._params = dict(run.data.params)
         base = uri if uri.startswith("http") else ui or os.environ.get("VF_MLFLOW_UI", "")
         link = f"#/experiments/{found.experiment_id}/runs/{found.run_id}"
-        url = f"{base.rstrip('/')}/{link}" if base else ""
-        place_of_spool = spool or _state_folder(uri) / "spool" / f"{found.run_id}.jsonl"
-        return cls(client, run, url, place_of_spool)
+        tracker.url = f"{base.rstrip('/')}/{link}" if base else ""
+        return tracker
+
+    @classmethod
+    def attach(cls, uri: str, run_id: str) -> Self:
+        """Return the tracker of a run that another process has started and will close.
+
+        The store need not answer: until it does, everything is spooled, where that process finds
+        it too. Call ``flush`` at the end, never ``close``.
+        """
+        sender = Sender(lambda: open_client(uri), run_id)
+        return cls(sender, spool_folder(uri) / f"{run_id}.jsonl")
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Record settings. A name that already has a value keeps it: MLflow never changes one."""
-        from mlflow.entities import Param
-
-        texts = {_name(key): str(value)[:_MAX_PARAM] for key, value in flatten(params).items()}
+        record = params_record(params)
+        texts: dict[str, str] = record["values"]
         fresh = {key: text for key, text in texts.items() if key not in self._params}
         kept = [key for key, text in texts.items() if self._params.get(key, text) != text]
         if kept:
             logger.info("MLflow keeps the earlier values of %s", ", ".join(sorted(kept)))
-        items = [Param(key, text) for key, text in fresh.items()]
-
-        def send() -> None:
-            for start in range(0, len(items), _BATCH):
-                self._client.log_batch(self.run_id, params=items[start : start + _BATCH])
-            self._params.update(fresh)
-
-        self._guard(send, lambda: self._spool.log_params(fresh))
+        self._params.update(fresh)
+        self._keep(record | {"values": fresh})
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Record numbers in one call; names may not hold ``@``, which becomes ``_at_``."""
-        from mlflow.entities import Metric
+        self._keep(metrics_record(metrics, step))
 
-        now = int(time.time() * 1000)
-        items = [
-            Metric(_name(key), float(value), now, step or 0)
-            for key, value in metrics.items()
-            if isinstance(value, int | float)
-        ]
+    def log_step(self, step: int, metrics: Mapping[str, float], *, once_by: str) -> None:
+        """Record the numbers of a step, unless the run has them already.
 
-        def send() -> None:
-            for start in range(0, len(items), _BATCH):
-                self._client.log_batch(self.run_id, metrics=items[start : start + _BATCH])
+        MLflow cannot take back a value. A training that goes on from a checkpoint repeats the steps
+        since then, and they would appear twice.
 
-        self._guard(send, lambda: self._spool.log_metrics(metrics, step))
+        Args:
+            step: the step; steps come in rising order.
+            metrics: its numbers.
+            once_by: name of the one among them whose history says which steps are known.
+        """
+        self._keep(metrics_record(metrics, step, once_by))
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
         """Copy a file or a folder into the run's artifacts."""
-        path = Path(path)
-
-        def send() -> None:
-            if path.is_dir():
-                self._client.log_artifacts(self.run_id, str(path), folder or None)
-            else:
-                self._client.log_artifact(self.run_id, str(path), folder or None)
-
-        self._guard(send, lambda: self._spool.log_artifact(path, folder))
+        self._keep(artifact_record(path, folder))
 
     def log_dataset(self, ref: DatasetRef, name: str, context: str) -> None:
         """Record a dataset as an input of the run, by reference."""
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-
-        dataset = Dataset(
-            name=name,
-            digest=ref.digest,
-            source_type="local" if "://" not in ref.uri else ref.uri.partition("://")[0],
-            source=json.dumps({"uri": ref.uri}),
-            profile=json.dumps({"num_rows": ref.rows}),
-        )
-        entry = DatasetInput(dataset, [InputTag("mlflow.data.context", context)])
-        self._guard(
-            lambda: self._client.log_inputs(self.run_id, [entry]),
-            lambda: self._spool.log_dataset(ref, name, context),
-        )
+        self._keep(dataset_record(ref, name, context))
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run."""
-        from mlflow.entities import RunTag
-
-        items = [RunTag(_name(key), str(value)[:_MAX_TAG]) for key, value in tags.items()]
-        self._guard(
-            lambda: self._client.log_batch(self.run_id, tags=items),
-            lambda: self._spool.set_tags(tags),
-        )
+        self._keep(tags_record(tags))
 
     def register_model(
         self,
@@ -184,39 +192,57 @@ class MlflowTracker(TrackerBase):
         Raises:
             StorageError: the store refused it.
         """
-        return _register(self._client, name, uri, run_id or self.run_id, alias, tags or {})
+        return _register(self._sender.client, name, uri, run_id or self.run_id, alias, tags or {})
 
     def close(self, status: Status = "FINISHED") -> None:
         """End the run; closing twice is fine."""
         if self._closed:
             return
         self._closed = True
-        self._failed_at = -math.inf
-        self._guard(
-            lambda: self._client.set_terminated(self.run_id, status),
-            lambda: self._spool.close(status),
-        )
+        self._keep(close_record(status), last=True)
 
-    def _guard(self, send: Callable[[], object], spool: Callable[[], object]) -> None:
-        """Send; on a failure warn once, spool, and leave the store alone for a while.
+    def flush(self) -> None:
+        """Send what was spooled, if the store answers now; the run stays open."""
+        self._keep(None, last=True)
 
-        A server that is down costs its whole timeout a call, which would stall training.
+    def _keep(self, record: Record | None, *, last: bool = False) -> None:
+        """Send a record after all that was spooled before it, or spool it too.
+
+        A failure is reported once, and the store is left alone for a while then: a server that is
+        down costs its whole timeout a call, which would stall training.
+
+        Args:
+            record: what to keep; None only sends what was spooled.
+            last: whether this is the last chance: asks whenever the store failed, and waits for
+                another process that sends from the same folder.
         """
-        if time.monotonic() - self._failed_at < _RETRY_AFTER_S:
-            spool()
-            return
-        try:
-            send()
-        except Exception as error:
-            self._failed_at = time.monotonic()
-            if not self._warned:
-                self._warned = True
-                place = self._spool.path
-                cause = _one_line(error)
-                logger.warning(
-                    "MLflow refuses run %s, spooling to %s: %s", self.run_id, place, cause
+        limits = _AT_THE_END if last else _ON_THE_WAY
+        sent = False
+        if time.monotonic() - self._failed_at >= limits.rest_s:
+            try:
+                sent = self._spool.replay(
+                    self._sender, seconds=limits.replay_s, wait_s=limits.wait_s
                 )
-            spool()
+                if record is None:
+                    self._sender.check_run()
+                elif sent:
+                    self._sender.send([record])
+            except Exception as error:
+                sent = False
+                self._failed_at = time.monotonic()
+                self._warn(error)
+        if not sent and record is not None:
+            self._spool.append(record)
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "MLflow refuses run %s, spooling to %s until it takes it: %s",
+                self.run_id,
+                self._spool.path,
+                one_line(error),
+            )
 
 
 def register_model(
@@ -237,41 +263,6 @@ def register_model(
         ConfigError, PrerequisiteError, StorageError: as MlflowTracker.start.
     """
     return _register(open_client(tracking_uri), name, uri, run_id, alias, tags or {})
-
-
-def open_client(uri: str) -> "MlflowClient":
-    """Return a client of a tracking store, quiet and with bounded waits.
-
-    Raises:
-        ConfigError: the URI is of a kind that MLflow no longer writes to.
-        PrerequisiteError: mlflow is not installed.
-        StorageError: the store cannot be opened.
-    """
-    if not re.match(r"(sqlite|postgresql|mysql|mssql)(\+\w+)?://|https?://", uri):
-        raise ConfigError(
-            f"MLflow tracking URI {uri!r} is neither a database nor a server",
-            "use sqlite:////absolute/path/mlflow.db or http://host:5000",
-        )
-    _prepare_environment()
-    try:
-        from mlflow import MlflowClient
-    except ImportError as error:
-        raise PrerequisiteError(f"mlflow is missing: {error}", "pip install mlflow") from error
-    try:
-        if _sqlite_file(uri):
-            _state_folder(uri).mkdir(parents=True, exist_ok=True)
-        return MlflowClient(tracking_uri=uri, registry_uri=uri)
-    except Exception as error:
-        raise _explain(error, f"cannot open the MLflow store {uri}") from error
-
-
-def _prepare_environment() -> None:
-    """Set what mlflow reads on import: no telemetry, no chatter, no minutes-long retries."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def _attach(client: "MlflowClient", run_id: str) -> "Run | None":
@@ -297,7 +288,7 @@ def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is None:
         # Without a server, mlflow would put artifacts below the current folder.
-        folder = _state_folder(uri).absolute() / "artifacts" if _sqlite_file(uri) else None
+        folder = state_folder(uri).absolute() / "artifacts" if sqlite_file(uri) else None
         try:
             return str(client.create_experiment(name, folder.as_uri() if folder else None))
         except MlflowException as error:
@@ -318,7 +309,7 @@ def _register(
 
     name = name.replace("/", "-").replace(":", "-")
     source = uri if "://" in uri else Path(uri).absolute().as_uri()
-    wanted = {_name(key): str(value)[:_MAX_TAG] for key, value in tags.items()}
+    wanted: dict[str, str] = tags_record(tags)["values"]
     try:
         try:
             client.create_registered_model(name)
@@ -336,28 +327,4 @@ def _register(
         client.set_registered_model_alias(name, alias, str(fresh.version))
         return str(fresh.version)
     except Exception as error:
-        raise _explain(error, f"cannot register the model {name!r}") from error
-
-
-def _name(text: str) -> str:
-    return _NOT_IN_NAMES.sub("_", text.replace("@", "_at_"))
-
-
-def _sqlite_file(uri: str) -> str:
-    return uri.partition("sqlite:///")[2] if uri.startswith("sqlite:///") else ""
-
-
-def _state_folder(uri: str) -> Path:
-    """Return where this project keeps what belongs to a store: beside its file, or under .vf/."""
-    file = _sqlite_file(uri)
-    return Path(file).parent if file else Path(os.environ.get("VF_STATE", ".vf"))
-
-
-def _explain(error: Exception, what: str) -> StorageError:
-    hint = "check the URI, and that the server runs or the file's folder is writable"
-    return StorageError(f"{what}: {_one_line(error)}", hint)
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:300] + " …"
+        raise explain(error, f"cannot register the model {name!r}") from error

@@ -3,9 +3,6 @@
 import json
 import logging
 import math
-import os
-import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -25,40 +22,13 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
-CODE = """
-import os, sys
-from vf_pipeline import tracking
-assert "mlflow" not in sys.modules
-tracking.MlflowTracker.start(sys.argv[1], "vf/quiet", "run").close()
-assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
-import mlflow
-assert mlflow.active_run() is None
-"""
-
-
-@pytest.fixture(scope="module")
-def first_start(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
-    """A new store, and the process of its own that made it (which takes seconds)."""
-    uri = f"sqlite:///{tmp_path_factory.mktemp('store') / 'new' / 'mlflow.db'}"
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW")}
-    command = [sys.executable, "-W", "ignore", "-c", CODE, uri]
-    return uri, subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env=environment, check=False
-    )
-
-
-@pytest.fixture(scope="module")
-def uri(first_start: tuple[str, Any]) -> str:
-    return first_start[0]
-
-
 def test_mlflow_is_imported_late_and_stays_quiet(first_start: tuple[str, Any]) -> None:
     done = first_start[1]
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def fetch(tracker: MlflowTracker) -> Any:
-    return tracker._client.get_run(tracker.run_id)
+    return tracker._sender.client.get_run(tracker.run_id)
 
 
 def test_a_run_holds_what_was_logged(uri: str, tmp_path: Path, monkeypatch) -> None:
@@ -86,7 +56,7 @@ def test_a_run_holds_what_was_logged(uri: str, tmp_path: Path, monkeypatch) -> N
     assert (run.data.params["eval.tokens"], len(run.data.params["eval.text"])) == ("8", 6000)
     assert len(run.data.params) == 152
     assert (run.data.metrics["pass_at_4"], run.data.metrics["reward/mean"]) == (0.5, 0.25)
-    history = tracker._client.get_metric_history(tracker.run_id, "reward/mean")
+    history = tracker._sender.client.get_metric_history(tracker.run_id, "reward/mean")
     assert [point.step for point in history] == [2]
     [entry] = run.inputs.dataset_inputs
     assert (entry.dataset.name, entry.dataset.digest) == ("numbers/eval", "abc")
@@ -117,14 +87,14 @@ def test_start_attaches_to_a_run_that_exists(uri: str) -> None:
 def test_start_makes_a_run_where_the_store_lost_it(uri: str) -> None:
     tracker = MlflowTracker.start(uri, "vf/numbers", "stage", run_id="0" * 32)
     assert tracker.run_id != "0" * 32
-    tracker._client.delete_run(tracker.run_id)
+    tracker._sender.client.delete_run(tracker.run_id)
     again = MlflowTracker.start(uri, "vf/numbers", "stage", run_id=tracker.run_id)
     assert again.run_id != tracker.run_id
 
 
 def test_a_deleted_experiment_comes_back(uri: str) -> None:
     first = MlflowTracker.start(uri, "vf/gone", "stage")
-    first._client.delete_experiment(first.experiment_id)
+    first._sender.client.delete_experiment(first.experiment_id)
     assert MlflowTracker.start(uri, "vf/gone", "stage").experiment_id == first.experiment_id
 
 
@@ -149,8 +119,8 @@ def test_a_store_that_fails_is_told_once_and_spooled(
         calls.append(args)
         raise OSError("database is locked")
 
-    real = tracker._client.log_batch
-    monkeypatch.setattr(tracker._client, "log_batch", refuse)
+    real = tracker._sender.client.log_batch
+    monkeypatch.setattr(tracker._sender.client, "log_batch", refuse)
     with caplog.at_level(logging.WARNING):
         for step in range(5):
             tracker.log_metrics({"reward/mean": 0.1 * step}, step)
@@ -162,7 +132,7 @@ def test_a_store_that_fails_is_told_once_and_spooled(
     assert "database is locked" in caplog.text
     lines = [json.loads(line) for line in spool.read_text().splitlines()]
     assert [line["kind"] for line in lines] == ["metrics"] * 5 + ["params", "tags"]
-    monkeypatch.setattr(tracker._client, "log_batch", real)
+    monkeypatch.setattr(tracker._sender.client, "log_batch", real)
     later = time.monotonic() + 60
     monkeypatch.setattr(time, "monotonic", lambda: later)
     tracker.log_metrics({"reward/mean": 0.9}, 6)
@@ -180,12 +150,12 @@ def test_register_model_moves_the_alias_and_keeps_the_previous(uri: str, tmp_pat
     assert register_model(uri, "vf/numbers", one, run_id, "champion", {"digest": "1"}) == "1"
     assert register_model(uri, "vf/numbers", one, run_id, "champion", {"digest": "1"}) == "1"
     assert tracker.register_model("vf/numbers", two, alias="champion", tags={"digest": "2"}) == "2"
-    model = tracker._client.get_registered_model("vf-numbers")
+    model = tracker._sender.client.get_registered_model("vf-numbers")
     assert {name: str(version) for name, version in model.aliases.items()} == {
         "champion": "2",
         "previous": "1",
     }
-    version = tracker._client.get_model_version("vf-numbers", "2")
+    version = tracker._sender.client.get_model_version("vf-numbers", "2")
     assert version.source == folders[1].as_uri()
     assert (version.run_id, version.tags) == (run_id, {"digest": "2"})
 

@@ -84,7 +84,7 @@ def train(spec: TrainSpec) -> TrainResult:
         objective = _objective(spec, checkpoint, stack)
         sinks: list[Sink] = [metrics.write]
         if spec.tracking_uri and spec.tracking_run_id:
-            sinks.append(_tracking_sink(spec))
+            sinks.append(_tracking_sink(spec, stack))
         model = _fit(spec, objective, sinks, checkpoint.folder if checkpoint else None)
     reference = _publish(spec, model)
     took = round(time.monotonic() - started, 3)
@@ -191,16 +191,19 @@ def _raise_if_disk_is_full(error: Exception, doing: str, path: Path) -> None:
         raise storage.explain_os_error(full, doing, path) from error
 
 
-def _tracking_sink(spec: TrainSpec) -> "Sink":
+def _tracking_sink(spec: TrainSpec, stack: ExitStack) -> "Sink":
+    """Return what sends metrics to the run that the parent has opened and will close.
+
+    A step that the run has from before a kill is not sent again. What MLflow misses is spooled;
+    what is still there after the flush, the parent sends when it closes the run.
+    """
     from vf_pipeline.tracking import MlflowTracker
 
-    # The parent opened the run and will close it.
-    try:
-        tracker = MlflowTracker.start(spec.tracking_uri, "", "", run_id=spec.tracking_run_id)
-    except VfError as error:
-        log.warning("metrics are in %s only: %s", spec.work("metrics.jsonl"), error)
-        return lambda step, metrics: None
-    return lambda step, metrics: tracker.log_metrics(dict(metrics), step)
+    tracker = MlflowTracker.attach(spec.tracking_uri, spec.tracking_run_id)
+    # Now, for it imports mlflow: the engine's first rollouts take as long as that.
+    tracker.flush()
+    stack.callback(tracker.flush)
+    return lambda step, metrics: tracker.log_step(step, metrics, once_by="loss")
 
 
 def _report(spec: TrainSpec, message: str, hint: str) -> None:
