@@ -1,17 +1,14 @@
 """One engine for a run: started when first needed, then given other weights in place."""
 
-import json
 import logging
 import os
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from vf_pipeline.configs import InferenceSettings
-from vf_pipeline.errors import AuthError, ConfigError, ProcessError, ProviderError
+from vf_pipeline.errors import ConfigError, ProcessError, ProviderError
+from vf_pipeline.inference.control import EngineControl, list_models
 from vf_pipeline.inference.endpoints import Endpoint
 from vf_pipeline.processes import ManagedProcess, free_port
 from vf_pipeline.types import ModelRef
@@ -37,7 +34,7 @@ class EngineSession:
         self.settings = settings
         self.run_dir = Path(run_dir)
         self._process: ManagedProcess | None = None
-        self._base_url = ""
+        self._control = EngineControl("")
         self._threads = 0
         self._roots: tuple[Path, ...] = ()
 
@@ -88,13 +85,13 @@ class EngineSession:
         if not self._serves(model, threads):
             self.close()
             self._start(model, threads)
-        served = self._ask("/weight_info", _PROBE_TIMEOUT_S).get("weight_version")
+        served = self._served_version()
         if served != model.digest:
             raise ProcessError(
                 f"the engine serves the weights {served!r}, not {model.digest!r}",
                 "another process may have updated it; run again",
             )
-        return Endpoint(f"{self._base_url}/v1", SERVED_NAME)
+        return Endpoint(f"{self._control.root}/v1", SERVED_NAME)
 
     def _serves(self, model: ModelRef, threads: int) -> bool:
         """Return whether the running engine has, or now takes, a model's weights."""
@@ -104,15 +101,15 @@ class EngineSession:
             tail = self._process.log_tail()
             logger.warning("the engine has died and is started again; its log ends with:\n%s", tail)
             return False
-        if self._ask("/weight_info", _PROBE_TIMEOUT_S).get("weight_version") == model.digest:
+        if self._served_version() == model.digest:
             return True
         folder = Path(model.uri).resolve()
         if not any(folder.is_relative_to(root) for root in self._roots):
             return False
-        order = {"weights_path": str(folder), "weight_version": model.digest}
         try:
-            self._ask("/update_weights", _UPDATE_TIMEOUT_S, order)
+            self._control.load_weights(folder, model.digest)
         except ProviderError as error:
+            self._process.check()
             logger.info("the engine is started again for %s: %s", model.uri, error)
             return False
         return True
@@ -131,29 +128,29 @@ class EngineSession:
         ]
         for root in self._roots:
             command += ["--weights-root", str(root)]
-        self._base_url = f"http://127.0.0.1:{port}"
+        self._control = EngineControl(f"http://127.0.0.1:{port}", timeout_s=_UPDATE_TIMEOUT_S)
         self._threads = threads
         process = ManagedProcess(
             "the engine",
             command,
             log_path=self.run_dir / "logs" / "engine.log",
             env=_engine_environment(threads),
-            ready_url=f"{self._base_url}/health",
+            ready_url=f"{self._control.root}/health",
             ready_timeout_s=settings.ready_timeout_s,
             record=self.run_dir / "processes.json",
         )
         process.start()
         self._process = process
 
-    def _ask(self, path: str, timeout_s: float, body: Any = None) -> dict[str, Any]:
-        """Return the engine's JSON answer.
+    def _served_version(self) -> str:
+        """Return the digest of the weights that the engine serves.
 
         Raises:
             ProcessError: the engine died.
-            ProviderError: it refused, or did not answer in time.
+            ProviderError: it did not answer in time.
         """
         try:
-            return _fetch(self._base_url + path, timeout_s, body)
+            return self._control.weight_version(_PROBE_TIMEOUT_S)
         except ProviderError:
             if self._process is not None:
                 self._process.check()
@@ -166,34 +163,10 @@ class EngineSession:
                 'inference.engine = "endpoint" needs an address', "set inference.base_url"
             )
         endpoint = Endpoint(self.settings.base_url, model.uri, self.settings.api_key_var)
-        key = endpoint.api_key() if endpoint.has_key else ""
-        listing = _fetch(f"{endpoint.base_url}/models", _PROBE_TIMEOUT_S, key=key)
-        names = [m.get("id") for m in listing.get("data") or [] if isinstance(m, dict)]
+        names = list_models(endpoint, _PROBE_TIMEOUT_S)
         if names and model.uri not in names:
             logger.warning("%s lists %s, not %r", endpoint.base_url, names[:5], model.uri)
         return endpoint
-
-
-def _fetch(url: str, timeout_s: float, body: Any = None, key: str = "") -> dict[str, Any]:
-    headers = {"Content-Type": "application/json"}
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, headers=headers)
-    handlers = [urllib.request.ProxyHandler({})] if url.startswith("http://127.") else []
-    try:
-        with urllib.request.build_opener(*handlers).open(request, timeout=timeout_s) as answer:
-            value = json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        said = error.read(2000).decode("utf-8", errors="replace")
-        kind = AuthError if error.code in (401, 403) else ProviderError
-        raise kind(f"{url} answered {error.code}: {said}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise ProviderError(f"cannot reach {url}: {reason}", "is the server running?") from None
-    if not isinstance(value, dict):
-        raise ProviderError(f"{url} answered something that is no JSON object")
-    return value
 
 
 def _engine_environment(threads: int) -> dict[str, str]:

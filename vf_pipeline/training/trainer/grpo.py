@@ -146,7 +146,7 @@ class GrpoObjective:
         """Wait until the engine serves the weights that were written last.
 
         Raises:
-            TrainingError: it did not take them.
+            ProviderError: it did not take them.
         """
         if self._loading is not None:
             self._loading.result()
