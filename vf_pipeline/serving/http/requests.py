@@ -1,4 +1,4 @@
-"""What clients may ask for, in OpenAI's words and vLLM's additions; and errors in OpenAI's form.
+"""What clients may ask for, in OpenAI's words and vLLM's additions.
 
 A sampling argument that this engine does not have is refused unless it is neutral: an answer that
 was sampled in another way than asked for would spoil a measurement without a trace.
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vf_pipeline.serving.engine.requests import SamplingParams
+from vf_pipeline.serving.http.errors import ApiError
 
 MOST_SEQUENCES = 1024
 """Most sequences of one HTTP request."""
@@ -35,22 +36,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "continue_final_message": (False,),
 }
-
-
-class ApiError(Exception):
-    """An error that the client is told, in OpenAI's form."""
-
-    def __init__(self, status: int, message: str, code: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.param = param
-
-    def body(self) -> dict[str, Any]:
-        """Return the JSON body."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        fields = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
-        return {"error": fields}
 
 
 class StreamOptions(BaseModel):

@@ -6,14 +6,10 @@ model wrote.
 
 import asyncio
 import json
-import logging
 import random
 import time
-from collections.abc import AsyncIterator
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +19,13 @@ from vf_pipeline.errors import ConfigError
 from vf_pipeline.serving.engine.requests import (
     EngineLimits,
     GenerationRequest,
-    TokenEvent,
+    SamplingEngine,
     WeightUpdate,
 )
-from vf_pipeline.serving.engine.scheduler import Engine
 from vf_pipeline.serving.http.access import explain_errors, guard_access
+from vf_pipeline.serving.http.errors import ApiError
 from vf_pipeline.serving.http.requests import (
     MOST_SEQUENCES,
-    ApiError,
     Asked,
     AskedChat,
     AskedCompletion,
@@ -39,10 +34,9 @@ from vf_pipeline.serving.http.requests import (
     parse,
     tokens_that_fit,
 )
-from vf_pipeline.serving.http.responses import ChoiceStream, Shape
+from vf_pipeline.serving.http.responses import Shape
+from vf_pipeline.serving.http.streaming import stream_answer
 from vf_pipeline.serving.http.text import ServedTokenizer
-
-logger = logging.getLogger(__name__)
 
 _MOST_BODY_BYTES = 16 << 20
 _MOST_WAITING = 8192
@@ -68,7 +62,7 @@ class Face:
     """The routes, over one engine."""
 
     def __init__(
-        self, engine: Engine, tokenizer: ServedTokenizer, settings: ServerSettings
+        self, engine: SamplingEngine, tokenizer: ServedTokenizer, settings: ServerSettings
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
@@ -191,7 +185,7 @@ class Face:
         futures: list[Future[Any]] = [request.future for request in requests]
         try:
             if asked.stream:
-                return await self._stream(http, shape, requests)
+                return await stream_answer(http, shape, requests, self._engine)
             for request in requests:
                 self._engine.submit(request)
             results = await asyncio.gather(*(asyncio.wrap_future(future) for future in futures))
@@ -222,57 +216,6 @@ class Face:
             requests.append(GenerationRequest(tuple(ids), params, asked.n, seed))
         return requests
 
-    async def _stream(
-        self, http: web.Request, shape: Shape, requests: list[GenerationRequest]
-    ) -> web.StreamResponse:
-        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
-        response = web.StreamResponse(headers=headers)
-        await response.prepare(http)
-        streams = [ChoiceStream(shape, i) for i in range(len(requests) * shape.asked.n)]
-        sampled = 0
-        try:
-            async for place, event in self._events(requests):
-                sampled += 1
-                chunk = streams[place * shape.asked.n + event.index].chunk(event)
-                if chunk is not None:
-                    await _send(response, chunk)
-            if shape.asked.stream_options.include_usage:
-                usage = shape.usage(sampled)
-                await _send(response, {**shape.head(chunk=True), "choices": [], "usage": usage})
-        except ConnectionError:
-            return response
-        except Exception as error:
-            # The headers are out: an error can only be told in the stream.
-            logger.exception("a stream failed")
-            await _send(response, ApiError(500, str(error), "engine_failed").body())
-        await response.write(b"data: [DONE]\n\n")
-        await response.write_eof()
-        return response
-
-    async def _events(
-        self, requests: list[GenerationRequest]
-    ) -> AsyncIterator[tuple[int, TokenEvent]]:
-        """Yield token events of all requests, as (number of the request, event), to their ends."""
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[tuple[int, TokenEvent | None]] = asyncio.Queue()
-
-        def tell(place: int, event: TokenEvent | None) -> None:
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(events.put_nowait, (place, event))
-
-        for place, request in enumerate(requests):
-            request.on_token = partial(tell, place)
-            request.future.add_done_callback(lambda _, place=place: tell(place, None))  # type: ignore[misc]
-            self._engine.submit(request)
-        open_requests = len(requests)
-        while open_requests:
-            place, event = await events.get()
-            if event is not None:
-                yield place, event
-                continue
-            open_requests -= 1
-            requests[place].future.result()
-
 
 async def _json(request: web.Request) -> Any:
     if request.content_type != "application/json":
@@ -281,7 +224,3 @@ async def _json(request: web.Request) -> Any:
         return json.loads(await request.read())
     except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}", "invalid_body") from None
-
-
-async def _send(response: web.StreamResponse, body: dict[str, Any]) -> None:
-    await response.write(f"data: {json.dumps(body)}\n\n".encode())

@@ -8,7 +8,8 @@ import torch
 from vf_pipeline.serving.engine.prefix_cache import StemStore, shared_stems
 from vf_pipeline.serving.engine.requests import SamplingParams
 from vf_pipeline.serving.engine.sampling import draw, uniform
-from vf_pipeline.serving.http.requests import ApiError, AskedChat, AskedCompletion, parse
+from vf_pipeline.serving.http.errors import ApiError
+from vf_pipeline.serving.http.requests import AskedChat, AskedCompletion, parse
 from vf_pipeline.tokens.detokenize import StopCutter, TextStream, cut_at_stop
 
 PROBS = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
