@@ -46,7 +46,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Asked(BaseModel):
+class SamplingRequest(BaseModel):
     """What both completion routes share."""
 
     model_config = ConfigDict(extra="forbid")
@@ -94,7 +94,7 @@ class Asked(BaseModel):
         )
 
 
-class AskedCompletion(Asked):
+class CompletionRequest(SamplingRequest):
     """POST /v1/completions: text, ids, or a list of either."""
 
     prompt: str | list[int] | list[str] | list[list[int]]
@@ -116,7 +116,7 @@ class AskedCompletion(Asked):
         return self.prompt  # type: ignore[return-value]
 
 
-class AskedChat(Asked):
+class ChatRequest(SamplingRequest):
     """POST /v1/chat/completions."""
 
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -133,7 +133,7 @@ class AskedChat(Asked):
         return self.top_logprobs if self.logprobs else None
 
 
-class AskedTokens(BaseModel):
+class TokenizeRequest(BaseModel):
     """POST /tokenize: a text or a chat."""
 
     model_config = ConfigDict(extra="ignore")
@@ -146,7 +146,7 @@ class AskedTokens(BaseModel):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
-class AskedUpdate(BaseModel):
+class UpdateWeightsRequest(BaseModel):
     """POST /update_weights: a folder of safetensors, and the name of its weights."""
 
     model_config = ConfigDict(extra="forbid")
@@ -167,7 +167,7 @@ def parse(cls: type[A], body: Any) -> A:
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object", "invalid_body")
     given = {key: value for key, value in body.items() if value is not None}
-    if issubclass(cls, Asked):
+    if issubclass(cls, SamplingRequest):
         given = _without_neutral(cls, given)
     try:
         return cls.model_validate(given)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vf_pipeline.serving.engine.requests import Sample
-from vf_pipeline.serving.http.requests import Asked, AskedChat
+from vf_pipeline.serving.http.requests import ChatRequest, SamplingRequest
 from vf_pipeline.serving.http.text import ServedTokenizer
 from vf_pipeline.tokens.detokenize import cut_at_stop
 
@@ -15,10 +15,10 @@ _LOWEST = -9999.0
 
 
 @dataclass(frozen=True)
-class Shape:
+class Responder:
     """How one request is answered: in which dialect, under which id."""
 
-    asked: Asked
+    asked: SamplingRequest
     model: str
     tokenizer: ServedTokenizer
     prompts: Sequence[Sequence[int]]
@@ -28,7 +28,7 @@ class Shape:
     @property
     def chat(self) -> bool:
         """Whether the chat route was asked."""
-        return isinstance(self.asked, AskedChat)
+        return isinstance(self.asked, ChatRequest)
 
     def head(self, chunk: bool = False) -> dict[str, Any]:
         """Return the fields that every answer begins with."""

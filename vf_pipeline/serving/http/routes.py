@@ -1,4 +1,4 @@
-"""The routes of the engine's HTTP face: OpenAI's, and vLLM's where OpenAI has no word.
+"""An engine's HTTP routes: OpenAI's, and vLLM's where OpenAI has no word.
 
 Deliberately lacks embeddings, tool-call parsing and structured output: the client parses what the
 model wrote.
@@ -26,15 +26,15 @@ from vf_pipeline.serving.http.access import explain_errors, guard_access
 from vf_pipeline.serving.http.errors import ApiError
 from vf_pipeline.serving.http.requests import (
     MOST_SEQUENCES,
-    Asked,
-    AskedChat,
-    AskedCompletion,
-    AskedTokens,
-    AskedUpdate,
+    ChatRequest,
+    CompletionRequest,
+    SamplingRequest,
+    TokenizeRequest,
+    UpdateWeightsRequest,
     parse,
     tokens_that_fit,
 )
-from vf_pipeline.serving.http.responses import Shape
+from vf_pipeline.serving.http.responses import Responder
 from vf_pipeline.serving.http.streaming import stream_answer
 from vf_pipeline.serving.http.text import ServedTokenizer
 
@@ -58,7 +58,7 @@ class ServerSettings:
     seed: int = 0
 
 
-class Face:
+class Routes:
     """The routes, over one engine."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Face:
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """Return the ids of a text or a chat."""
-        asked = parse(AskedTokens, await _json(request))
+        asked = parse(TokenizeRequest, await _json(request))
         if (asked.prompt is None) == (asked.messages is None):
             raise ApiError(400, "give either prompt or messages", "invalid_value", "prompt")
         if asked.prompt is not None:
@@ -136,7 +136,7 @@ class Face:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a chat."""
-        asked = parse(AskedChat, await _json(request))
+        asked = parse(ChatRequest, await _json(request))
         ids = self._tokenizer.render(
             asked.messages, asked.tools, asked.add_generation_prompt, asked.chat_template_kwargs
         )
@@ -145,7 +145,7 @@ class Face:
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """Continue texts or ids."""
-        asked = parse(AskedCompletion, await _json(request))
+        asked = parse(CompletionRequest, await _json(request))
         prompts = [
             self._tokenizer.encode(p, asked.add_special_tokens) if isinstance(p, str) else list(p)
             for p in asked.prompts
@@ -154,7 +154,7 @@ class Face:
 
     async def update_weights(self, request: web.Request) -> web.Response:
         """Load other weights once the running sequences are done; all of them or none."""
-        asked = parse(AskedUpdate, await _json(request))
+        asked = parse(UpdateWeightsRequest, await _json(request))
         folder = Path(asked.weights_path).resolve()
         if not any(folder.is_relative_to(root) for root in self._roots):
             message = f"{folder} is not below a folder named by --weights-root"
@@ -174,29 +174,29 @@ class Face:
         return web.json_response({"weight_version": version})
 
     async def _generate(
-        self, http: web.Request, asked: Asked, prompts: list[list[int]], limit: int | None
+        self, http: web.Request, asked: SamplingRequest, prompts: list[list[int]], limit: int | None
     ) -> web.StreamResponse:
         name = self._settings.served_name
         if asked.model not in ("", name):
             message = f"the model {asked.model!r} is not served here, only {name!r}"
             raise ApiError(404, message, "model_not_found", "model")
-        shape = Shape(asked, name, self._tokenizer, prompts)
+        responder = Responder(asked, name, self._tokenizer, prompts)
         requests = self._requests(asked, prompts, limit)
         futures: list[Future[Any]] = [request.future for request in requests]
         try:
             if asked.stream:
-                return await stream_answer(http, shape, requests, self._engine)
+                return await stream_answer(http, responder, requests, self._engine)
             for request in requests:
                 self._engine.submit(request)
             results = await asyncio.gather(*(asyncio.wrap_future(future) for future in futures))
-            return web.json_response(shape.answer(results))
+            return web.json_response(responder.answer(results))
         finally:
             # A client that went away, or an error in one of several: nobody wants the rest.
             for future in futures:
                 future.cancel()
 
     def _requests(
-        self, asked: Asked, prompts: list[list[int]], limit: int | None
+        self, asked: SamplingRequest, prompts: list[list[int]], limit: int | None
     ) -> list[GenerationRequest]:
         if not 1 <= len(prompts) * asked.n <= MOST_SEQUENCES:
             message = f"prompts times n must be between 1 and {MOST_SEQUENCES}"

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from vf_pipeline.serving.engine.requests import GenerationRequest, SamplingEngine, TokenEvent
 from vf_pipeline.serving.http.errors import ApiError
-from vf_pipeline.serving.http.responses import Shape
+from vf_pipeline.serving.http.responses import Responder
 from vf_pipeline.tokens.detokenize import StopCutter, TextStream
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 async def stream_answer(
     http: web.Request,
-    shape: Shape,
+    responder: Responder,
     requests: Sequence[GenerationRequest],
     engine: SamplingEngine,
 ) -> web.StreamResponse:
@@ -31,17 +31,17 @@ async def stream_answer(
     headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
     response = web.StreamResponse(headers=headers)
     await response.prepare(http)
-    streams = [ChoiceStream(shape, i) for i in range(len(requests) * shape.asked.n)]
+    streams = [ChoiceStream(responder, i) for i in range(len(requests) * responder.asked.n)]
     sampled = 0
     try:
         async for place, event in _events(requests, engine):
             sampled += 1
-            chunk = streams[place * shape.asked.n + event.index].chunk(event)
+            chunk = streams[place * responder.asked.n + event.index].chunk(event)
             if chunk is not None:
                 await _send(response, chunk)
-        if shape.asked.stream_options.include_usage:
-            usage = shape.usage(sampled)
-            await _send(response, {**shape.head(chunk=True), "choices": [], "usage": usage})
+        if responder.asked.stream_options.include_usage:
+            usage = responder.usage(sampled)
+            await _send(response, {**responder.head(chunk=True), "choices": [], "usage": usage})
     except ConnectionError:
         return response
     except Exception as error:
@@ -81,13 +81,13 @@ async def _events(
 class ChoiceStream:
     """One choice of a streamed answer: token events to chunks."""
 
-    def __init__(self, shape: Shape, index: int) -> None:
-        self._shape = shape
+    def __init__(self, responder: Responder, index: int) -> None:
+        self._responder = responder
         self._index = index
-        skip = shape.asked.skip_special_tokens
-        self._text = TextStream(lambda ids: shape.tokenizer.decode(ids, skip))
+        skip = responder.asked.skip_special_tokens
+        self._text = TextStream(lambda ids: responder.tokenizer.decode(ids, skip))
         self._cutter = StopCutter(
-            () if shape.asked.include_stop_str_in_output else shape.asked.stops
+            () if responder.asked.include_stop_str_in_output else responder.asked.stops
         )
         self._offset = 0
         self._begun = False
@@ -97,30 +97,30 @@ class ChoiceStream:
         text = self._cutter.push(self._text.push(event.token_id))
         if event.finish_reason is not None:
             text += self._cutter.push(self._text.finish()) + self._cutter.finish()
-        asked = self._shape.asked
+        asked = self._responder.asked
         quiet = not text and asked.top_count is None and not asked.return_token_ids
         if quiet and event.finish_reason is None:
             return None
         choice: dict[str, Any] = {
             "index": self._index,
             "finish_reason": event.finish_reason,
-            "logprobs": self._shape.logprobs(
+            "logprobs": self._responder.logprobs(
                 [event.token_id], [event.logprob], [event.top], self._offset
             ),
             "weight_version": event.weight_version,
         }
         self._offset += len(text)
-        if self._shape.chat:
+        if self._responder.chat:
             role = {} if self._begun else {"role": "assistant"}
             choice["delta"] = {**role, "content": text}
         else:
             choice["text"] = text
         if asked.return_token_ids:
             choice["token_ids"] = [event.token_id]
-        body = {**self._shape.head(chunk=True), "choices": [choice]}
+        body = {**self._responder.head(chunk=True), "choices": [choice]}
         if asked.return_token_ids and not self._begun:
-            prompt = self._shape.prompts[self._index // asked.n]
-            (body if self._shape.chat else choice)["prompt_token_ids"] = list(prompt)
+            prompt = self._responder.prompts[self._index // asked.n]
+            (body if self._responder.chat else choice)["prompt_token_ids"] = list(prompt)
         self._begun = True
         return body
 

@@ -1,15 +1,15 @@
-"""Pure parts of the engine: filters, draws, stems, detokenizing, and what requests may say."""
+"""Pure parts of the engine: filters, draws, prefixes, detokenizing, and what requests may say."""
 
 import math
 
 import pytest
 import torch
 
-from vf_pipeline.serving.engine.prefix_cache import StemStore, shared_stems
+from vf_pipeline.serving.engine.prefix_cache import PrefixCache, shared_prefixes
 from vf_pipeline.serving.engine.requests import SamplingParams
 from vf_pipeline.serving.engine.sampling import draw, uniform
 from vf_pipeline.serving.http.errors import ApiError
-from vf_pipeline.serving.http.requests import AskedChat, AskedCompletion, parse
+from vf_pipeline.serving.http.requests import ChatRequest, CompletionRequest, parse
 from vf_pipeline.tokens.detokenize import StopCutter, TextStream, cut_at_stop
 
 PROBS = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
@@ -60,31 +60,33 @@ def test_uniforms_depend_on_each_part_and_fill_the_unit_interval() -> None:
     assert sum(values) / 4000 == pytest.approx(0.5, abs=4 * math.sqrt(1 / 12 / 4000))
 
 
-def test_stems_are_nested_and_only_where_they_pay() -> None:
+def test_prefixes_are_nested_and_only_where_they_pay() -> None:
     system = tuple(range(10))
     shots_a, shots_b = tuple(range(100, 120)), tuple(range(200, 220))
     prompts = [(*system, *shots_a, 1, 5), (*system, *shots_a, 2, 5), (*system, *shots_b, 3, 5)]
-    assert shared_stems(prompts, worth=1) == [system, (*system, *shots_a)]
-    assert shared_stems(prompts[2:], [(*system, *shots_b, 4)], worth=1) == [(*system, *shots_b)]
-    assert shared_stems([(1, 2, 3, 4), (1, 2, 3, 5)]) == []
-    assert shared_stems([system]) == []
+    assert shared_prefixes(prompts, worth=1) == [system, (*system, *shots_a)]
+    assert shared_prefixes(prompts[2:], [(*system, *shots_b, 4)], worth=1) == [(*system, *shots_b)]
+    assert shared_prefixes([(1, 2, 3, 4), (1, 2, 3, 5)]) == []
+    assert shared_prefixes([system]) == []
 
 
 def test_equal_prompts_share_all_but_their_last_token() -> None:
     prompt = tuple(range(20))
-    assert shared_stems([prompt, prompt], worth=1) == [prompt[:-1]]
-    assert shared_stems([prompt, (*prompt, 7)], worth=1) == [prompt[:-1]]
+    assert shared_prefixes([prompt, prompt], worth=1) == [prompt[:-1]]
+    assert shared_prefixes([prompt, (*prompt, 7)], worth=1) == [prompt[:-1]]
 
 
 @pytest.mark.parametrize(("prompts", "listed"), [(7, 0), (8, 0), (9, 1), (10, 1)])
-def test_a_stem_must_save_more_than_it_costs(prompts: int, listed: int) -> None:
-    stem = tuple(range(8))
-    waiting = [(*stem, 100 + i) for i in range(prompts - 1)]
-    assert len(shared_stems(waiting, [(*stem, 99)])) == listed, "8 tokens for all prompts but one"
+def test_a_prefix_must_save_more_than_it_costs(prompts: int, listed: int) -> None:
+    prefix = tuple(range(8))
+    waiting = [(*prefix, 100 + i) for i in range(prompts - 1)]
+    assert len(shared_prefixes(waiting, [(*prefix, 99)])) == listed, (
+        "8 tokens for all prompts but one"
+    )
 
 
-def test_the_stem_store_keeps_what_was_used_last() -> None:
-    store: StemStore[str] = StemStore(budget_bytes=30, bytes_per_token=1)
+def test_the_prefix_cache_keeps_what_was_used_last() -> None:
+    store: PrefixCache[str] = PrefixCache(budget_bytes=30, bytes_per_token=1)
     a, b = tuple(range(10)), tuple(range(20, 40))
     store.add(a, "a")
     store.add(b, "b")
@@ -136,16 +138,16 @@ def test_stop_strings_are_cut_and_held_back() -> None:
 )
 def test_wrong_arguments_are_named(body: object, said: str) -> None:
     with pytest.raises(ApiError, match=said) as caught:
-        parse(AskedCompletion, body)
+        parse(CompletionRequest, body)
     assert caught.value.status == 400
 
 
 def test_neutral_and_null_arguments_are_taken() -> None:
     body = {"prompt": [1, 2], "presence_penalty": 0.0, "best_of": 3, "n": 3, "stop": None}
-    asked = parse(AskedCompletion, {**body, "user": "x", "top_k": -1})
+    asked = parse(CompletionRequest, {**body, "user": "x", "top_k": -1})
     assert asked.prompts == [[1, 2]]
     assert asked.sampling(4).top_k == 0
-    chat = parse(AskedChat, {"messages": [{"role": "user", "content": "a"}], "stop": "x"})
+    chat = parse(ChatRequest, {"messages": [{"role": "user", "content": "a"}], "stop": "x"})
     assert chat.stops == ("x",)
     with pytest.raises(ApiError, match="messages"):
-        parse(AskedChat, {"messages": []})
+        parse(ChatRequest, {"messages": []})

@@ -1,4 +1,4 @@
-"""The HTTP face: a real server process under the openai SDK, and its guards in this process."""
+"""The HTTP routes: a real server process under the openai SDK, and its guards in this process."""
 
 import asyncio
 import io
@@ -277,19 +277,19 @@ async def _guards() -> None:
     from aiohttp.test_utils import TestClient, TestServer
 
     from vf_pipeline.serving.engine.requests import Counters
-    from vf_pipeline.serving.http.routes import Face, ServerSettings
+    from vf_pipeline.serving.http.routes import Routes, ServerSettings
 
     engine: Any = SimpleNamespace(alive=True, counters=Counters(), weight_version="7")
     tokenizer: Any = SimpleNamespace()
-    face = Face(engine, tokenizer, ServerSettings("model", "m"))
+    routes = Routes(engine, tokenizer, ServerSettings("model", "m"))
     json_type = {"Content-Type": "application/json"}
-    async with TestClient(TestServer(face.app("secret"))) as client:
+    async with TestClient(TestServer(routes.app("secret"))) as client:
         assert (await client.get("/health")).status == 200
         assert (await client.get("/weight_info")).status == 401
         bearer = {"Authorization": "Bearer secret"}
         answer = await client.get("/weight_info", headers=bearer)
         assert await answer.json() == {"weight_version": "7"}
-    async with TestClient(TestServer(face.app())) as client:
+    async with TestClient(TestServer(routes.app())) as client:
         foreign = await client.get("/weight_info", headers={"Host": "evil.example:80"})
         assert foreign.status == 403
         form = await client.post("/update_weights", data=b"{}")
