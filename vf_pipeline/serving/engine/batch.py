@@ -13,7 +13,7 @@ import torch
 from vf_pipeline.errors import ConfigError
 from vf_pipeline.serving.engine.decoder import Decoder
 from vf_pipeline.serving.engine.kv_cache import KeyValues
-from vf_pipeline.serving.engine.prefix_cache import Ids, PrefixCache, shared_prefixes
+from vf_pipeline.serving.engine.prefix_cache import PrefixCache
 from vf_pipeline.serving.engine.requests import (
     Counters,
     EngineLimits,
@@ -24,6 +24,7 @@ from vf_pipeline.serving.engine.requests import (
 )
 from vf_pipeline.serving.engine.sampling import draw, likeliest, uniform
 from vf_pipeline.tokens.detokenize import Decode, TextStream, cut_at_stop
+from vf_pipeline.tokens.prefixes import Ids, shared_prefixes
 
 _ROUND_TO = 32
 

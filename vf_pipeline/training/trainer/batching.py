@@ -1,7 +1,7 @@
 """Rows of tokens, and how one optimizer step is cut into micro-batches by a token budget.
 
 A row is a prefix and a suffix. Rows that share a prefix (the completions of one prompt; the rows
-of an SFT batch, behind their common stem) share its forward pass. No torch.
+of an SFT batch, behind what their prompts share) share its forward pass. No torch.
 """
 
 from collections.abc import Sequence
@@ -68,16 +68,6 @@ def pack(rows: Sequence[Row], budget: int) -> list[MicroBatch]:
     if current:
         batches.append(_micro_batch(current))
     return batches
-
-
-def common_stem(prompts: Sequence[Sequence[int]]) -> int:
-    """Return how many leading tokens all prompts share."""
-    shortest = min(len(prompt) for prompt in prompts)
-    first = prompts[0]
-    for place in range(shortest):
-        if any(prompt[place] != first[place] for prompt in prompts):
-            return place
-    return shortest
 
 
 def _micro_batch(rows: list[Row]) -> MicroBatch:

@@ -11,7 +11,8 @@ from typing import Any
 from vf_pipeline import storage
 from vf_pipeline.configs import SftSettings
 from vf_pipeline.errors import StorageError, TrainingError
-from vf_pipeline.training.trainer.batching import MicroBatch, Row, common_stem
+from vf_pipeline.tokens.prefixes import common_prefix_length
+from vf_pipeline.training.trainer.batching import MicroBatch, Row
 from vf_pipeline.types import Messages
 
 
@@ -52,13 +53,13 @@ class SftObjective:
         check_model(model)
 
     def rows(self, step: int) -> list[Row]:
-        """Return a step's rows behind the stem that all of their prompts share."""
+        """Return a step's rows behind the prefix that all of their prompts share."""
         epoch, batch = divmod(step, self._per_epoch)
         order = list(range(len(self._rows)))
         random.Random(f"{self._seed}:{epoch}").shuffle(order)
         start = batch * self._batch_rows
         chosen = [self._rows[index] for index in order[start : start + self._batch_rows]]
-        made = rows_behind_stem(chosen)
+        made = rows_behind_prefix(chosen)
         self._entropy = 0.0
         self._tokens = sum(row.loss_tokens for row in made)
         return made
@@ -84,15 +85,15 @@ class SftObjective:
         return {}
 
 
-def rows_behind_stem(rows: Sequence[EncodedRow]) -> list[Row]:
-    """Return rows with their prompts' common stem as the prefix, the rest as the suffix."""
-    stem = max(common_stem([row.prompt_ids for row in rows]), 1)
+def rows_behind_prefix(rows: Sequence[EncodedRow]) -> list[Row]:
+    """Return rows with what their prompts share as the prefix, the rest as the suffix."""
+    shared = max(common_prefix_length([row.prompt_ids for row in rows]), 1)
     return [
         Row(
-            prefix=row.prompt_ids[:stem],
-            suffix=row.prompt_ids[stem:] + row.completion_ids,
+            prefix=row.prompt_ids[:shared],
+            suffix=row.prompt_ids[shared:] + row.completion_ids,
             index=index,
-            skip=len(row.prompt_ids) - stem,
+            skip=len(row.prompt_ids) - shared,
         )
         for index, row in enumerate(rows)
     ]

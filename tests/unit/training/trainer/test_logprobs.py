@@ -41,15 +41,15 @@ def gradient(model: Any) -> torch.Tensor:
     return torch.cat([p.grad.flatten().double() for p in model.parameters()])
 
 
-def with_stem(rows: list[Row], stem: tuple[int, ...]) -> list[Row]:
-    return [replace(row, prefix=stem + row.prefix) for row in rows]
+def with_shared(rows: list[Row], shared: tuple[int, ...]) -> list[Row]:
+    return [replace(row, prefix=shared + row.prefix) for row in rows]
 
 
-@pytest.mark.parametrize("stem", [0, 7, 8, 20])
+@pytest.mark.parametrize("shared", [0, 7, 8, 20])
 @pytest.mark.parametrize(("budget", "chunk"), [(10_000, 1024), (10_000, 3), (40, 1024)])
-def test_same_as_a_plain_forward(model: Any, budget: int, chunk: int, stem: int) -> None:
+def test_same_as_a_plain_forward(model: Any, budget: int, chunk: int, shared: int) -> None:
     plain = copy.deepcopy(model)
-    rows = with_stem(mixed_rows(), tuple(range(20, 20 + stem)))
+    rows = with_shared(mixed_rows(), tuple(range(20, 20 + shared)))
     weights = torch.linspace(-1, 1, sum(row.loss_tokens for row in rows)).double()
     place = {}
     at = 0

@@ -15,7 +15,7 @@ from vf_pipeline.training.metrics import read_metrics
 from vf_pipeline.training.spec import TrainSpec, read_spec, write_spec
 from vf_pipeline.training.trainer import checkpoints, sft
 from vf_pipeline.training.trainer import process as child
-from vf_pipeline.training.trainer.sft import EncodedRow, encode_rows, read_rows, rows_behind_stem
+from vf_pipeline.training.trainer.sft import EncodedRow, encode_rows, read_rows, rows_behind_prefix
 from vf_pipeline.types import ModelRef
 
 SETTINGS = SftSettings(epochs=2, batch_rows=5, lr=1e-3, save_steps=2)
@@ -46,17 +46,17 @@ def test_rows_end_with_the_end_of_turn(tiny: ModelRef, rows_file: Path) -> None:
     assert read_rows(str(rows_file.parent)) == read_rows(str(rows_file)), "a folder will do"
 
 
-def test_the_stem_is_shared_and_only_completions_carry_loss() -> None:
-    rows = rows_behind_stem([EncodedRow((1, 2, 3), (9,)), EncodedRow((1, 2, 4, 5), (8, 7))])
+def test_the_prefix_is_shared_and_only_completions_carry_loss() -> None:
+    rows = rows_behind_prefix([EncodedRow((1, 2, 3), (9,)), EncodedRow((1, 2, 4, 5), (8, 7))])
     assert [row.prefix for row in rows] == [(1, 2), (1, 2)]
     assert [row.suffix for row in rows] == [(3, 9), (4, 5, 8, 7)]
     assert [row.suffix[row.skip :] for row in rows] == [(9,), (8, 7)]
-    same = rows_behind_stem([EncodedRow((1, 2), (9,)), EncodedRow((1, 2), (8,))])
+    same = rows_behind_prefix([EncodedRow((1, 2), (9,)), EncodedRow((1, 2), (8,))])
     assert [(row.prefix, row.suffix, row.skip) for row in same] == [
         ((1, 2), (9,), 0),
         ((1, 2), (8,), 0),
     ]
-    apart = rows_behind_stem([EncodedRow((1, 2), (9,)), EncodedRow((3,), (8,))])
+    apart = rows_behind_prefix([EncodedRow((1, 2), (9,)), EncodedRow((3,), (8,))])
     assert [(row.prefix, row.suffix, row.skip) for row in apart] == [
         ((1,), (2, 9), 1),
         ((3,), (8,), 0),
