@@ -1,4 +1,4 @@
-"""``vf-serve``: the built-in engine behind an OpenAI-compatible HTTP face."""
+"""``vf-serve``: the built-in engine behind an OpenAI-compatible API."""
 
 import argparse
 import logging

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from vf_pipeline.errors import ConfigError
-from vf_pipeline.inference.diagnosis import Fault, classify
+from vf_pipeline.inference.diagnosis import Diagnosis, diagnose
 from vf_pipeline.inference.endpoints import Endpoint
 from vf_pipeline.inference.retries import RetryPolicy, call_with_retries
 from vf_pipeline.inference.validation import check_choices, check_object
@@ -94,8 +94,8 @@ class Client:
             check(answer)
             return answer
 
-        def explain(error: Exception, allowed_s: float) -> Fault:
-            return classify(error, self.endpoint, allowed_s)
+        def explain(error: Exception, allowed_s: float) -> Diagnosis:
+            return diagnose(error, self.endpoint, allowed_s)
 
         # A request keeps its slot while it waits to be repeated: that is what slows us down.
         async with self._slots:

@@ -1,6 +1,6 @@
 """What went wrong with a request: any exception of SDK and transport as one error of ours.
 
-``classify`` also says whether asking again can help, and how long the server wants us to wait.
+``diagnose`` also says whether asking again can help, and how long the server wants us to wait.
 """
 
 import email.utils
@@ -32,7 +32,7 @@ _TRANSIENT = {408, 425, 429}
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Diagnosis:
     """An error, and what to make of it.
 
     ``retry_after_s`` is the pause that the server asked for, in seconds.
@@ -43,7 +43,7 @@ class Fault:
     retry_after_s: float | None = None
 
 
-def classify(error: Exception, endpoint: Endpoint, timeout_s: float) -> Fault:
+def diagnose(error: Exception, endpoint: Endpoint, timeout_s: float) -> Diagnosis:
     """Return what an exception raised by a request to ``endpoint`` means.
 
     Args:
@@ -54,15 +54,17 @@ def classify(error: Exception, endpoint: Endpoint, timeout_s: float) -> Fault:
     import openai
 
     if isinstance(error, ProviderError):
-        return Fault(error, retryable=isinstance(error, EmptyResponseError))
+        return Diagnosis(error, retryable=isinstance(error, EmptyResponseError))
     if isinstance(error, openai.APIStatusError):
         return _from_status(error, endpoint)
     if isinstance(error, TimeoutError | openai.APIConnectionError):
         return _from_connection(error, endpoint, timeout_s)
     if isinstance(error, openai.APIResponseValidationError | ValueError):
         text = f"{endpoint.base_url} answered with something that is not JSON: {_brief(error)}"
-        return Fault(MalformedResponseError(text, "is this the URL of an OpenAI-compatible API?"))
-    return Fault(ProviderError(f"the request to {endpoint.base_url} failed: {_brief(error)}"))
+        return Diagnosis(
+            MalformedResponseError(text, "is this the URL of an OpenAI-compatible API?")
+        )
+    return Diagnosis(ProviderError(f"the request to {endpoint.base_url} failed: {_brief(error)}"))
 
 
 def quote(text: str, secret: str = "") -> str:
@@ -73,22 +75,24 @@ def quote(text: str, secret: str = "") -> str:
     return line if len(line) <= _LONGEST_QUOTE else line[:_LONGEST_QUOTE] + " …"
 
 
-def _from_status(error: Any, endpoint: Endpoint) -> Fault:
+def _from_status(error: Any, endpoint: Endpoint) -> Diagnosis:
     status: int = error.status_code
     secret = endpoint.api_key() if endpoint.has_key else ""
     said = quote(_server_text(error), secret)
     text = f"{endpoint.base_url} answered {status}: {said}"
     if status in (401, 403):
-        return Fault(AuthError(text, _key_hint(endpoint)))
+        return Diagnosis(AuthError(text, _key_hint(endpoint)))
     if status == 413 or (status in (400, 422) and _OVERLONG.search(f"{said} {error.code}")):
-        return Fault(OverlongPromptError(text, "shorten the prompt, or raise the context limit"))
+        return Diagnosis(
+            OverlongPromptError(text, "shorten the prompt, or raise the context limit")
+        )
     wait = _retry_after(error.response.headers)
     if status == 429:
         spent = error.code == "insufficient_quota"
         hint = "the account's quota is used up" if spent else "lower max_concurrent"
-        return Fault(RateLimitError(text, hint), not spent, wait)
+        return Diagnosis(RateLimitError(text, hint), not spent, wait)
     hint = f"is {endpoint.model!r} a model of this server?" if status == 404 else ""
-    return Fault(ProviderError(text, hint), status in _TRANSIENT or status >= 500, wait)
+    return Diagnosis(ProviderError(text, hint), status in _TRANSIENT or status >= 500, wait)
 
 
 def _server_text(error: Any) -> str:
@@ -122,17 +126,17 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return None if date is None else max(0.0, email.utils.mktime_tz(date) - time.time())
 
 
-def _from_connection(error: Exception, endpoint: Endpoint, timeout_s: float) -> Fault:
+def _from_connection(error: Exception, endpoint: Endpoint, timeout_s: float) -> Diagnosis:
     reason = _why_unreachable(error)
     if reason:
         text = f"cannot reach {endpoint.base_url}: {reason}"
-        return Fault(UnreachableError(text, "is the server running?"), retryable=True)
+        return Diagnosis(UnreachableError(text, "is the server running?"), retryable=True)
     if _timed_out(error):
         text = f"{endpoint.base_url} did not answer within {timeout_s:g} s"
         hint = "raise request_timeout_s, or lower max_tokens or max_concurrent"
-        return Fault(ProviderError(text, hint), retryable=True)
+        return Diagnosis(ProviderError(text, hint), retryable=True)
     text = f"the connection to {endpoint.base_url} broke: {_brief(_root(error))}"
-    return Fault(ProviderError(text, "did the server die?"), retryable=True)
+    return Diagnosis(ProviderError(text, "did the server die?"), retryable=True)
 
 
 def _why_unreachable(error: Exception) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from vf_pipeline.inference.diagnosis import Fault
+from vf_pipeline.inference.diagnosis import Diagnosis
 
 T = TypeVar("T")
 
@@ -43,20 +43,20 @@ class RetryPolicy:
 
 async def call_with_retries(
     attempt: Callable[[float], Awaitable[T]],
-    explain: Callable[[Exception, float], Fault],
+    diagnose: Callable[[Exception, float], Diagnosis],
     policy: RetryPolicy,
     timeout_s: float,
 ) -> T:
-    """Return what ``attempt`` returns, repeating it while its faults are passing ones.
+    """Return what ``attempt`` returns, repeating it while its errors are passing ones.
 
     Args:
         attempt: one try; gets the seconds that it may take.
-        explain: what an exception means; gets the seconds that were allowed.
+        diagnose: what an exception means; gets the seconds that were allowed.
         policy: how often, and how long altogether.
         timeout_s: longest duration of one attempt, in seconds.
 
     Raises:
-        ProviderError: the fault is permanent, or the retries or the time are used up.
+        ProviderError: the error is permanent, or the retries or the time are used up.
     """
     deadline = time.monotonic() + policy.budget_s
     retry = 0
@@ -65,13 +65,13 @@ async def call_with_retries(
         try:
             return await attempt(allowed_s)
         except Exception as error:
-            fault, cause = explain(error, allowed_s), error
-        pause_s = policy.pause_s(retry, fault.retry_after_s)
+            found, cause = diagnose(error, allowed_s), error
+        pause_s = policy.pause_s(retry, found.retry_after_s)
         last = retry >= policy.max_retries or pause_s >= deadline - time.monotonic()
-        if last or not fault.retryable:
+        if last or not found.retryable:
             if retry:
-                fault.error.message += f" (tried {retry + 1} times)"
-            raise fault.error from cause
+                found.error.message += f" (tried {retry + 1} times)"
+            raise found.error from cause
         retry += 1
-        logger.warning("%s; retry %d in %.1f s", fault.error.message, retry, pause_s)
+        logger.warning("%s; retry %d in %.1f s", found.error.message, retry, pause_s)
         await asyncio.sleep(pause_s)

@@ -14,6 +14,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from vf_pipeline.inference.chat import ChatClient
 from vf_pipeline.rollouts.job import RolloutJob, derive_seed, first_turn_seed
 from vf_pipeline.storage import digest_json
 
@@ -31,7 +32,7 @@ class GroupRequest:
     """
 
     def __init__(
-        self, client: Any, jobs: Sequence[RolloutJob], whole: bool, tasks: asyncio.TaskGroup
+        self, client: ChatClient, jobs: Sequence[RolloutJob], whole: bool, tasks: asyncio.TaskGroup
     ) -> None:
         self.client = client
         self.size = len(jobs)

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from vf_pipeline.errors import AuthError, ProviderError, UnreachableError, VfError
+from vf_pipeline.inference.chat import ChatClient
 from vf_pipeline.rollouts.group_request import GroupRequest, RolloutClient
 from vf_pipeline.rollouts.job import RolloutJob, group_jobs
 from vf_pipeline.rollouts.journal import Journal, read_journal
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 async def play_group(
     env: Any,
     jobs: Sequence[RolloutJob],
-    client: Any,
+    client: ChatClient,
     *,
     whole: bool = True,
     rollout_timeout_s: float = ROLLOUT_TIMEOUT_S,
@@ -62,7 +63,7 @@ async def play_group(
 async def play(
     env: Any,
     examples: Sequence[Example],
-    client: Any,
+    client: ChatClient,
     model: str,
     *,
     sampling: SamplingArgs,
@@ -132,7 +133,7 @@ async def play(
 
 
 def _seats(
-    groups: list[list[RolloutJob]], size: int, client: Any, tasks: asyncio.TaskGroup
+    groups: list[list[RolloutJob]], size: int, client: ChatClient, tasks: asyncio.TaskGroup
 ) -> Iterator[tuple[RolloutJob, RolloutClient]]:
     """Yield each job with the client it sees; those of one example share their first turn."""
     for jobs in groups:

@@ -1,1 +1,1 @@
-"""The server's side: the built-in engine, its OpenAI-compatible face, processes and their ends."""
+"""The server's side: the built-in engine, its HTTP routes, and the backends a run may have."""

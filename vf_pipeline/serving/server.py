@@ -15,7 +15,7 @@ from aiohttp import web
 from vf_pipeline.errors import ConfigError
 from vf_pipeline.serving.engine.scheduler import Engine
 from vf_pipeline.serving.http.access import is_loopback
-from vf_pipeline.serving.http.routes import Face, ServerSettings
+from vf_pipeline.serving.http.routes import Routes, ServerSettings
 from vf_pipeline.serving.http.text import ServedTokenizer
 
 API_KEY_VAR = "VF_SERVE_API_KEY"
@@ -47,7 +47,7 @@ def serve(settings: ServerSettings) -> None:
         )
         engine.start()
         try:
-            app = Face(engine, tokenizer, settings).app(api_key)
+            app = Routes(engine, tokenizer, settings).app(api_key)
             asyncio.run(_run(app, listener, settings, started))
         finally:
             engine.stop()

@@ -1,32 +1,24 @@
 """One engine for a run: started when first needed, then given other weights in place."""
 
-import json
-import logging
 import os
-import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from vf_pipeline.configs import InferenceSettings
-from vf_pipeline.errors import AuthError, ConfigError, ProcessError, ProviderError
 from vf_pipeline.inference.endpoints import Endpoint
-from vf_pipeline.processes import ManagedProcess, free_port
+from vf_pipeline.serving.backends import BACKENDS
 from vf_pipeline.types import ModelRef
-
-logger = logging.getLogger(__name__)
-
-SERVED_NAME = "builtin"
-"""Name of the model in requests; which weights it has is told by /weight_info."""
-
-_UPDATE_TIMEOUT_S = 150.0
-_PROBE_TIMEOUT_S = 10.0
 
 
 class EngineSession:
     """A context manager that knows how a run's models are served.
+
+    Example::
+
+        with EngineSession(InferenceSettings(), "runs/demo") as session:
+            endpoint = session.endpoint_for(base)
+            ...
+            endpoint = session.endpoint_for(trained)  # in place, without a start
 
     Args:
         settings: which engine, and its sizes.
@@ -36,10 +28,7 @@ class EngineSession:
     def __init__(self, settings: InferenceSettings, run_dir: str | Path) -> None:
         self.settings = settings
         self.run_dir = Path(run_dir)
-        self._process: ManagedProcess | None = None
-        self._base_url = ""
-        self._threads = 0
-        self._roots: tuple[Path, ...] = ()
+        self._backend = BACKENDS[settings.engine](settings, self.run_dir)
 
     def __enter__(self) -> "EngineSession":
         """Return the session; nothing is started yet."""
@@ -56,9 +45,7 @@ class EngineSession:
 
     def close(self) -> None:
         """End the engine, if it runs."""
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
+        self._backend.stop()
 
     def threads(self) -> int:
         """Return the threads of the engine, and of a trainer beside it: as many as there are cores.
@@ -82,126 +69,11 @@ class EngineSession:
             ProcessError: the engine died, or did not become ready.
             ProviderError: the configured endpoint cannot be reached.
         """
-        if self.settings.engine == "endpoint":
-            return self._foreign_endpoint(model)
         threads = threads or self.threads()
-        if not self._serves(model, threads):
-            self.close()
-            self._start(model, threads)
-        served = self._ask("/weight_info", _PROBE_TIMEOUT_S).get("weight_version")
-        if served != model.digest:
-            raise ProcessError(
-                f"the engine serves the weights {served!r}, not {model.digest!r}",
-                "another process may have updated it; run again",
-            )
-        return Endpoint(f"{self._base_url}/v1", SERVED_NAME)
-
-    def _serves(self, model: ModelRef, threads: int) -> bool:
-        """Return whether the running engine has, or now takes, a model's weights."""
-        if self._process is None or threads != self._threads:
-            return False
-        if not self._process.running:
-            tail = self._process.log_tail()
-            logger.warning("the engine has died and is started again; its log ends with:\n%s", tail)
-            return False
-        if self._ask("/weight_info", _PROBE_TIMEOUT_S).get("weight_version") == model.digest:
-            return True
-        folder = Path(model.uri).resolve()
-        if not any(folder.is_relative_to(root) for root in self._roots):
-            return False
-        order = {"weights_path": str(folder), "weight_version": model.digest}
-        try:
-            self._ask("/update_weights", _UPDATE_TIMEOUT_S, order)
-        except ProviderError as error:
-            logger.info("the engine is started again for %s: %s", model.uri, error)
-            return False
-        return True
-
-    def _start(self, model: ModelRef, threads: int) -> None:
-        settings = self.settings
-        folder = Path(model.uri).resolve()
-        port = free_port()
-        self._roots = (self.run_dir.resolve(), folder)
-        command = [
-            *(sys.executable, "-m", "vf_pipeline.cli.serve", "--model", str(folder)),
-            *("--served-model-name", SERVED_NAME, "--port", str(port)),
-            *("--max-batch", str(settings.max_batch), "--max-context", str(settings.max_context)),
-            *("--kv-budget-mb", str(settings.kv_budget_mb), "--threads", str(threads)),
-            *("--weight-version", model.digest),
-        ]
-        for root in self._roots:
-            command += ["--weights-root", str(root)]
-        self._base_url = f"http://127.0.0.1:{port}"
-        self._threads = threads
-        process = ManagedProcess(
-            "the engine",
-            command,
-            log_path=self.run_dir / "logs" / "engine.log",
-            env=_engine_environment(threads),
-            ready_url=f"{self._base_url}/health",
-            ready_timeout_s=settings.ready_timeout_s,
-            record=self.run_dir / "processes.json",
-        )
-        process.start()
-        self._process = process
-
-    def _ask(self, path: str, timeout_s: float, body: Any = None) -> dict[str, Any]:
-        """Return the engine's JSON answer.
-
-        Raises:
-            ProcessError: the engine died.
-            ProviderError: it refused, or did not answer in time.
-        """
-        try:
-            return _fetch(self._base_url + path, timeout_s, body)
-        except ProviderError:
-            if self._process is not None:
-                self._process.check()
-            raise
-
-    def _foreign_endpoint(self, model: ModelRef) -> Endpoint:
-        """Return the configured endpoint, once it has answered."""
-        if not self.settings.base_url:
-            raise ConfigError(
-                'inference.engine = "endpoint" needs an address', "set inference.base_url"
-            )
-        endpoint = Endpoint(self.settings.base_url, model.uri, self.settings.api_key_var)
-        key = endpoint.api_key() if endpoint.has_key else ""
-        listing = _fetch(f"{endpoint.base_url}/models", _PROBE_TIMEOUT_S, key=key)
-        names = [m.get("id") for m in listing.get("data") or [] if isinstance(m, dict)]
-        if names and model.uri not in names:
-            logger.warning("%s lists %s, not %r", endpoint.base_url, names[:5], model.uri)
-        return endpoint
-
-
-def _fetch(url: str, timeout_s: float, body: Any = None, key: str = "") -> dict[str, Any]:
-    headers = {"Content-Type": "application/json"}
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, headers=headers)
-    handlers = [urllib.request.ProxyHandler({})] if url.startswith("http://127.") else []
-    try:
-        with urllib.request.build_opener(*handlers).open(request, timeout=timeout_s) as answer:
-            value = json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        said = error.read(2000).decode("utf-8", errors="replace")
-        kind = AuthError if error.code in (401, 403) else ProviderError
-        raise kind(f"{url} answered {error.code}: {said}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise ProviderError(f"cannot reach {url}: {reason}", "is the server running?") from None
-    if not isinstance(value, dict):
-        raise ProviderError(f"{url} answered something that is no JSON object")
-    return value
-
-
-def _engine_environment(threads: int) -> dict[str, str]:
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    # The engine serves its run alone: a key meant for another server must not lock it.
-    fixed = {"VF_SERVE_API_KEY": "", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    fixed["OMP_WAIT_POLICY"] = "passive"
-    return {**dict.fromkeys(names, str(threads)), **fixed}
+        if not self._backend.serves(model, threads):
+            self._backend.stop()
+            self._backend.start(model, threads)
+        return self._backend.endpoint(model)
 
 
 def _cores() -> int:

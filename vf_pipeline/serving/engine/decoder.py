@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.cache_utils import DynamicCache
 
 from vf_pipeline.errors import ConfigError
-from vf_pipeline.serving.engine.kv_cache import KeyValues, LayerShape, SlotCache, visibility_mask
+from vf_pipeline.serving.engine.kv_cache import KeyValues, KVCache, LayerShape, visibility_mask
 
 _PREFILL_TOKENS = 2048
 _PREFILL_COLUMNS = 512
@@ -43,7 +43,7 @@ class Decoder:
         self._cache_name = "cache" if "cache" in names else "past_key_values"
         with torch.inference_mode():
             shapes, logits = self._probe()
-            self.cache = SlotCache(shapes, torch.float32)
+            self.cache = KVCache(shapes, torch.float32)
             self._self_check(logits)
 
     @property
@@ -79,10 +79,10 @@ class Decoder:
         logits_BV: torch.Tensor = self._head(hidden_BD)
         return logits_BV
 
-    def stem(
+    def prefix(
         self, ids: Sequence[int], scratch: int, start: int, before: KeyValues | None
     ) -> KeyValues:
-        """Return the keys and values of a stem, computed in row ``scratch``.
+        """Return the keys and values of a prefix, computed in row ``scratch``.
 
         ``before`` holds those of its first ``start`` tokens.
         """

@@ -25,7 +25,7 @@ KeyValues = list[tuple[torch.Tensor, torch.Tensor]]
 """Per layer: keys and values of one sequence, each [heads, tokens, dim]."""
 
 
-class SlotCache(Cache):
+class KVCache(Cache):
     """Slots of all layers, each [slots, heads, length, dim]; zeroed, so that no garbage is a NaN.
 
     Before a forward pass ``aim`` names the rows and positions it writes; attention then sees the
@@ -103,10 +103,10 @@ class SlotCache(Cache):
             for keys, values in zip(self._keys, self._values, strict=True)
         ]
 
-    def put(self, rows: Sequence[int], stem: KeyValues) -> None:
-        """Write a stem's keys and values to the beginning of rows."""
+    def put(self, rows: Sequence[int], prefix: KeyValues) -> None:
+        """Write a prefix's keys and values to the beginning of rows."""
         index = torch.tensor(rows)
-        for layer, (keys, values) in enumerate(stem):
+        for layer, (keys, values) in enumerate(prefix):
             self._keys[layer][index, :, : keys.shape[1]] = keys
             self._values[layer][index, :, : values.shape[1]] = values
 

@@ -1,9 +1,12 @@
-"""The nouns between HTTP face and engine: what is asked for, what was sampled. No torch."""
+"""What HTTP and an engine have in common: what is asked for, what was sampled. No torch.
+
+``http/`` knows an engine by ``SamplingEngine`` alone, so that it runs without torch.
+"""
 
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 FinishReason = Literal["stop", "length"]
 
@@ -130,3 +133,26 @@ class Counters:
     prompt_tokens: int = 0
     prompt_tokens_reused: int = 0
     sampled_tokens: int = 0
+
+
+class SamplingEngine(Protocol):
+    """What the HTTP routes need of an engine."""
+
+    @property
+    def counters(self) -> Counters:
+        """What was done so far."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still works."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that can be sent as ids."""
+
+    @property
+    def weight_version(self) -> str:
+        """Name of the weights that sample now."""
+
+    def submit(self, item: GenerationRequest | WeightUpdate) -> None:
+        """Queue a request or a weight update; its future holds the outcome. Thread-safe."""

@@ -1,8 +1,8 @@
 """The built-in engine: continuous batching over key-value slots, in one worker thread.
 
 A request's prompt is computed once for its n samples; prompts that wait together are computed
-together, and their common stem once. Rows that are done make room at once. In deterministic mode
-one request at a time fills the batch, and nothing is shared between requests.
+together, and their common prefix once. A sequence that is done makes room at once. In deterministic
+mode one request at a time fills the batch, and nothing is shared between requests.
 """
 
 import logging
@@ -121,7 +121,7 @@ class Engine:
             self._batch.drop_cancelled()
             self._update_when_idle()
             self._admit()
-            if self._batch.rows:
+            if self._batch.sequences:
                 self._batch.step()
         except Exception as error:
             logger.exception("the engine failed in a step; the running requests fail with it")
@@ -131,7 +131,7 @@ class Engine:
 
     def _receive(self) -> None:
         """Take in what has arrived; when idle, wait for the first and shortly for its company."""
-        idle = not (self._batch.rows or self._waiting or self._update)
+        idle = not (self._batch.sequences or self._waiting or self._update)
         if idle:
             self._sort_in(self._inbox.get())
         gather = idle and not self.limits.deterministic
@@ -159,7 +159,7 @@ class Engine:
             return
         if update.future.cancelled():
             self._update = None
-        elif self._batch.rows or any(request.started for request in self._waiting):
+        elif self._batch.sequences or any(request.started for request in self._waiting):
             if time.monotonic() > update.deadline:
                 self._update = None
                 _fail(update, TimeoutError(f"{len(self._batch)} sequences still run"))
@@ -173,28 +173,28 @@ class Engine:
         except Exception as error:
             _fail(update, error)
             return
-        self._batch.forget_stems()
+        self._batch.forget_prefixes()
         self.weight_version = update.version
         with suppress(InvalidStateError):
             update.future.set_result(update.version)
 
     def _admit(self) -> None:
         """Give waiting requests slots, in order of arrival; a group starts as a whole."""
-        if self.limits.deterministic and self._batch.rows:
+        if self.limits.deterministic and self._batch.sequences:
             return
         starts: list[Start] = []
-        rows, length = len(self._batch), self._batch.length
+        taken, length = len(self._batch), self._batch.length
         for request in self._waiting:
             if self._update is not None and not request.started:
                 continue
             needed = max(length, request.length)
-            free = self._batch.capacity(needed) - rows
+            free = self._batch.capacity(needed) - taken
             # Only a group that could never start whole is split: each part costs a prefill.
-            count = request.waiting if request.waiting <= free else (0 if rows else free)
+            count = request.waiting if request.waiting <= free else (0 if taken else free)
             if count <= 0:
                 break
             starts.append((request, count))
-            rows, length = rows + count, needed
+            taken, length = taken + count, needed
             if self.limits.deterministic:
                 break
         if starts:
@@ -204,7 +204,7 @@ class Engine:
             self._waiting = [request for request in self._waiting if request.waiting]
 
     def _fail_running(self, error: Exception) -> None:
-        failed = [row.request for row in self._batch.rows] + self._starting
+        failed = [sequence.request for sequence in self._batch.sequences] + self._starting
         self._starting = []
         self._batch.clear()
         for request in failed:
@@ -216,7 +216,7 @@ class Engine:
             while True:
                 self._sort_in(self._inbox.get_nowait())
         error = ProcessError("the engine has ended", "start vf-serve again")
-        pending: list[GenerationRequest | WeightUpdate] = [r.request for r in self._batch.rows]
+        pending: list[GenerationRequest | WeightUpdate] = [s.request for s in self._batch.sequences]
         pending += [*self._waiting, *([self._update] if self._update else [])]
         for item in pending:
             _fail(item, error)

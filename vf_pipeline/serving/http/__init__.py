@@ -1,1 +1,1 @@
-"""The OpenAI-compatible face of an engine. Never imports torch."""
+"""The OpenAI-compatible HTTP routes over an engine. Never imports torch."""

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from vf_pipeline.errors import VfError
-from vf_pipeline.serving.http.requests import ApiError
+from vf_pipeline.serving.http.errors import ApiError
 
 logger = logging.getLogger(__name__)
 

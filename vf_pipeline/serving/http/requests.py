@@ -1,4 +1,4 @@
-"""What clients may ask for, in OpenAI's words and vLLM's additions; and errors in OpenAI's form.
+"""What clients may ask for, in OpenAI's words and vLLM's additions.
 
 A sampling argument that this engine does not have is refused unless it is neutral: an answer that
 was sampled in another way than asked for would spoil a measurement without a trace.
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vf_pipeline.serving.engine.requests import SamplingParams
+from vf_pipeline.serving.http.errors import ApiError
 
 MOST_SEQUENCES = 1024
 """Most sequences of one HTTP request."""
@@ -37,22 +38,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-class ApiError(Exception):
-    """An error that the client is told, in OpenAI's form."""
-
-    def __init__(self, status: int, message: str, code: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.param = param
-
-    def body(self) -> dict[str, Any]:
-        """Return the JSON body."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        fields = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
-        return {"error": fields}
-
-
 class StreamOptions(BaseModel):
     """What a stream tells besides the text."""
 
@@ -61,7 +46,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Asked(BaseModel):
+class SamplingRequest(BaseModel):
     """What both completion routes share."""
 
     model_config = ConfigDict(extra="forbid")
@@ -109,7 +94,7 @@ class Asked(BaseModel):
         )
 
 
-class AskedCompletion(Asked):
+class CompletionRequest(SamplingRequest):
     """POST /v1/completions: text, ids, or a list of either."""
 
     prompt: str | list[int] | list[str] | list[list[int]]
@@ -131,7 +116,7 @@ class AskedCompletion(Asked):
         return self.prompt  # type: ignore[return-value]
 
 
-class AskedChat(Asked):
+class ChatRequest(SamplingRequest):
     """POST /v1/chat/completions."""
 
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -148,7 +133,7 @@ class AskedChat(Asked):
         return self.top_logprobs if self.logprobs else None
 
 
-class AskedTokens(BaseModel):
+class TokenizeRequest(BaseModel):
     """POST /tokenize: a text or a chat."""
 
     model_config = ConfigDict(extra="ignore")
@@ -161,7 +146,7 @@ class AskedTokens(BaseModel):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
-class AskedUpdate(BaseModel):
+class UpdateWeightsRequest(BaseModel):
     """POST /update_weights: a folder of safetensors, and the name of its weights."""
 
     model_config = ConfigDict(extra="forbid")
@@ -182,7 +167,7 @@ def parse(cls: type[A], body: Any) -> A:
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object", "invalid_body")
     given = {key: value for key, value in body.items() if value is not None}
-    if issubclass(cls, Asked):
+    if issubclass(cls, SamplingRequest):
         given = _without_neutral(cls, given)
     try:
         return cls.model_validate(given)

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vf_pipeline.serving.engine.requests import Sample, TokenEvent
-from vf_pipeline.serving.http.requests import Asked, AskedChat
+from vf_pipeline.serving.engine.requests import Sample
+from vf_pipeline.serving.http.requests import ChatRequest, SamplingRequest
 from vf_pipeline.serving.http.text import ServedTokenizer
-from vf_pipeline.tokens.detokenize import StopCutter, TextStream, cut_at_stop
+from vf_pipeline.tokens.detokenize import cut_at_stop
 
 _LOWEST = -9999.0
 
 
 @dataclass(frozen=True)
-class Shape:
+class Responder:
     """How one request is answered: in which dialect, under which id."""
 
-    asked: Asked
+    asked: SamplingRequest
     model: str
     tokenizer: ServedTokenizer
     prompts: Sequence[Sequence[int]]
@@ -28,7 +28,7 @@ class Shape:
     @property
     def chat(self) -> bool:
         """Whether the chat route was asked."""
-        return isinstance(self.asked, AskedChat)
+        return isinstance(self.asked, ChatRequest)
 
     def head(self, chunk: bool = False) -> dict[str, Any]:
         """Return the fields that every answer begins with."""
@@ -108,53 +108,6 @@ class Shape:
     def _place(self, token: str, value: float, top: Sequence[tuple[int, float]]) -> dict[str, Any]:
         likeliest = [_entry(self.tokenizer.token(i), v) for i, v in top]
         return {**_entry(token, value), "top_logprobs": likeliest}
-
-
-class ChoiceStream:
-    """One choice of a streamed answer: token events to chunks."""
-
-    def __init__(self, shape: Shape, index: int) -> None:
-        self._shape = shape
-        self._index = index
-        skip = shape.asked.skip_special_tokens
-        self._text = TextStream(lambda ids: shape.tokenizer.decode(ids, skip))
-        self._cutter = StopCutter(
-            () if shape.asked.include_stop_str_in_output else shape.asked.stops
-        )
-        self._offset = 0
-        self._begun = False
-
-    def chunk(self, event: TokenEvent) -> dict[str, Any] | None:
-        """Return the chunk that tells about a token, or None while there is nothing to tell."""
-        text = self._cutter.push(self._text.push(event.token_id))
-        if event.finish_reason is not None:
-            text += self._cutter.push(self._text.finish()) + self._cutter.finish()
-        asked = self._shape.asked
-        quiet = not text and asked.top_count is None and not asked.return_token_ids
-        if quiet and event.finish_reason is None:
-            return None
-        choice: dict[str, Any] = {
-            "index": self._index,
-            "finish_reason": event.finish_reason,
-            "logprobs": self._shape.logprobs(
-                [event.token_id], [event.logprob], [event.top], self._offset
-            ),
-            "weight_version": event.weight_version,
-        }
-        self._offset += len(text)
-        if self._shape.chat:
-            role = {} if self._begun else {"role": "assistant"}
-            choice["delta"] = {**role, "content": text}
-        else:
-            choice["text"] = text
-        if asked.return_token_ids:
-            choice["token_ids"] = [event.token_id]
-        body = {**self._shape.head(chunk=True), "choices": [choice]}
-        if asked.return_token_ids and not self._begun:
-            prompt = self._shape.prompts[self._index // asked.n]
-            (body if self._shape.chat else choice)["prompt_token_ids"] = list(prompt)
-        self._begun = True
-        return body
 
 
 def _entry(token: str, logprob: float) -> dict[str, Any]:

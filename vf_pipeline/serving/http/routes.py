@@ -1,4 +1,4 @@
-"""The routes of the engine's HTTP face: OpenAI's, and vLLM's where OpenAI has no word.
+"""An engine's HTTP routes: OpenAI's, and vLLM's where OpenAI has no word.
 
 Deliberately lacks embeddings, tool-call parsing and structured output: the client parses what the
 model wrote.
@@ -6,14 +6,10 @@ model wrote.
 
 import asyncio
 import json
-import logging
 import random
 import time
-from collections.abc import AsyncIterator
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +19,24 @@ from vf_pipeline.errors import ConfigError
 from vf_pipeline.serving.engine.requests import (
     EngineLimits,
     GenerationRequest,
-    TokenEvent,
+    SamplingEngine,
     WeightUpdate,
 )
-from vf_pipeline.serving.engine.scheduler import Engine
 from vf_pipeline.serving.http.access import explain_errors, guard_access
+from vf_pipeline.serving.http.errors import ApiError
 from vf_pipeline.serving.http.requests import (
     MOST_SEQUENCES,
-    ApiError,
-    Asked,
-    AskedChat,
-    AskedCompletion,
-    AskedTokens,
-    AskedUpdate,
+    ChatRequest,
+    CompletionRequest,
+    SamplingRequest,
+    TokenizeRequest,
+    UpdateWeightsRequest,
     parse,
     tokens_that_fit,
 )
-from vf_pipeline.serving.http.responses import ChoiceStream, Shape
+from vf_pipeline.serving.http.responses import Responder
+from vf_pipeline.serving.http.streaming import stream_answer
 from vf_pipeline.serving.http.text import ServedTokenizer
-
-logger = logging.getLogger(__name__)
 
 _MOST_BODY_BYTES = 16 << 20
 _MOST_WAITING = 8192
@@ -64,11 +58,11 @@ class ServerSettings:
     seed: int = 0
 
 
-class Face:
+class Routes:
     """The routes, over one engine."""
 
     def __init__(
-        self, engine: Engine, tokenizer: ServedTokenizer, settings: ServerSettings
+        self, engine: SamplingEngine, tokenizer: ServedTokenizer, settings: ServerSettings
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
@@ -125,7 +119,7 @@ class Face:
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """Return the ids of a text or a chat."""
-        asked = parse(AskedTokens, await _json(request))
+        asked = parse(TokenizeRequest, await _json(request))
         if (asked.prompt is None) == (asked.messages is None):
             raise ApiError(400, "give either prompt or messages", "invalid_value", "prompt")
         if asked.prompt is not None:
@@ -142,7 +136,7 @@ class Face:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a chat."""
-        asked = parse(AskedChat, await _json(request))
+        asked = parse(ChatRequest, await _json(request))
         ids = self._tokenizer.render(
             asked.messages, asked.tools, asked.add_generation_prompt, asked.chat_template_kwargs
         )
@@ -151,7 +145,7 @@ class Face:
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """Continue texts or ids."""
-        asked = parse(AskedCompletion, await _json(request))
+        asked = parse(CompletionRequest, await _json(request))
         prompts = [
             self._tokenizer.encode(p, asked.add_special_tokens) if isinstance(p, str) else list(p)
             for p in asked.prompts
@@ -160,7 +154,7 @@ class Face:
 
     async def update_weights(self, request: web.Request) -> web.Response:
         """Load other weights once the running sequences are done; all of them or none."""
-        asked = parse(AskedUpdate, await _json(request))
+        asked = parse(UpdateWeightsRequest, await _json(request))
         folder = Path(asked.weights_path).resolve()
         if not any(folder.is_relative_to(root) for root in self._roots):
             message = f"{folder} is not below a folder named by --weights-root"
@@ -180,29 +174,29 @@ class Face:
         return web.json_response({"weight_version": version})
 
     async def _generate(
-        self, http: web.Request, asked: Asked, prompts: list[list[int]], limit: int | None
+        self, http: web.Request, asked: SamplingRequest, prompts: list[list[int]], limit: int | None
     ) -> web.StreamResponse:
         name = self._settings.served_name
         if asked.model not in ("", name):
             message = f"the model {asked.model!r} is not served here, only {name!r}"
             raise ApiError(404, message, "model_not_found", "model")
-        shape = Shape(asked, name, self._tokenizer, prompts)
+        responder = Responder(asked, name, self._tokenizer, prompts)
         requests = self._requests(asked, prompts, limit)
         futures: list[Future[Any]] = [request.future for request in requests]
         try:
             if asked.stream:
-                return await self._stream(http, shape, requests)
+                return await stream_answer(http, responder, requests, self._engine)
             for request in requests:
                 self._engine.submit(request)
             results = await asyncio.gather(*(asyncio.wrap_future(future) for future in futures))
-            return web.json_response(shape.answer(results))
+            return web.json_response(responder.answer(results))
         finally:
             # A client that went away, or an error in one of several: nobody wants the rest.
             for future in futures:
                 future.cancel()
 
     def _requests(
-        self, asked: Asked, prompts: list[list[int]], limit: int | None
+        self, asked: SamplingRequest, prompts: list[list[int]], limit: int | None
     ) -> list[GenerationRequest]:
         if not 1 <= len(prompts) * asked.n <= MOST_SEQUENCES:
             message = f"prompts times n must be between 1 and {MOST_SEQUENCES}"
@@ -222,57 +216,6 @@ class Face:
             requests.append(GenerationRequest(tuple(ids), params, asked.n, seed))
         return requests
 
-    async def _stream(
-        self, http: web.Request, shape: Shape, requests: list[GenerationRequest]
-    ) -> web.StreamResponse:
-        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
-        response = web.StreamResponse(headers=headers)
-        await response.prepare(http)
-        streams = [ChoiceStream(shape, i) for i in range(len(requests) * shape.asked.n)]
-        sampled = 0
-        try:
-            async for place, event in self._events(requests):
-                sampled += 1
-                chunk = streams[place * shape.asked.n + event.index].chunk(event)
-                if chunk is not None:
-                    await _send(response, chunk)
-            if shape.asked.stream_options.include_usage:
-                usage = shape.usage(sampled)
-                await _send(response, {**shape.head(chunk=True), "choices": [], "usage": usage})
-        except ConnectionError:
-            return response
-        except Exception as error:
-            # The headers are out: an error can only be told in the stream.
-            logger.exception("a stream failed")
-            await _send(response, ApiError(500, str(error), "engine_failed").body())
-        await response.write(b"data: [DONE]\n\n")
-        await response.write_eof()
-        return response
-
-    async def _events(
-        self, requests: list[GenerationRequest]
-    ) -> AsyncIterator[tuple[int, TokenEvent]]:
-        """Yield token events of all requests, as (number of the request, event), to their ends."""
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[tuple[int, TokenEvent | None]] = asyncio.Queue()
-
-        def tell(place: int, event: TokenEvent | None) -> None:
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(events.put_nowait, (place, event))
-
-        for place, request in enumerate(requests):
-            request.on_token = partial(tell, place)
-            request.future.add_done_callback(lambda _, place=place: tell(place, None))  # type: ignore[misc]
-            self._engine.submit(request)
-        open_requests = len(requests)
-        while open_requests:
-            place, event = await events.get()
-            if event is not None:
-                yield place, event
-                continue
-            open_requests -= 1
-            requests[place].future.result()
-
 
 async def _json(request: web.Request) -> Any:
     if request.content_type != "application/json":
@@ -281,7 +224,3 @@ async def _json(request: web.Request) -> Any:
         return json.loads(await request.read())
     except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}", "invalid_body") from None
-
-
-async def _send(response: web.StreamResponse, body: dict[str, Any]) -> None:
-    await response.write(f"data: {json.dumps(body)}\n\n".encode())

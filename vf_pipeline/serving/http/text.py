@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vf_pipeline.errors import ConfigError
-from vf_pipeline.serving.http.requests import ApiError
+from vf_pipeline.serving.http.errors import ApiError
 from vf_pipeline.tokens.detokenize import Decode
 
 

@@ -57,16 +57,6 @@ def pack(samples: Sequence[TrainSample], budget: int) -> list[MicroBatch]:
     return batches
 
 
-def common_stem(prompts: Sequence[Sequence[int]]) -> int:
-    """Return how many leading tokens all prompts share."""
-    shortest = min(len(prompt) for prompt in prompts)
-    first = prompts[0]
-    for place in range(shortest):
-        if any(prompt[place] != first[place] for prompt in prompts):
-            return place
-    return shortest
-
-
 def _micro_batch(samples: list[TrainSample]) -> MicroBatch:
     places: dict[tuple[int, ...], int] = {}
     prompt_of = [places.setdefault(sample.prompt_ids, len(places)) for sample in samples]

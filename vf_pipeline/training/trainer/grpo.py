@@ -19,7 +19,7 @@ from vf_pipeline.training.trainer.batching import MicroBatch
 from vf_pipeline.training.trainer.logprobs import check_model, completion_logprobs
 from vf_pipeline.training.trainer.losses import LossSums, clip_loss
 from vf_pipeline.training.transports.rollouts import RolloutFeed
-from vf_pipeline.training.transports.weights_disk import WeightSync
+from vf_pipeline.training.transports.weights import WeightTransport
 from vf_pipeline.types import TrainSample
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class GrpoObjective:
         self,
         spec: TrainSpec,
         feed: RolloutFeed,
-        sync: WeightSync,
+        sync: WeightTransport,
         state: DataState,
         served: bool = False,
     ) -> None:
@@ -147,7 +147,7 @@ class GrpoObjective:
         """Wait until the engine serves the weights that were written last.
 
         Raises:
-            TrainingError: it did not take them.
+            ProviderError: it did not take them.
         """
         if self._loading is not None:
             self._loading.result()

@@ -1,6 +1,6 @@
 """Log-probabilities of completions, with all that they share forwarded once, with gradients.
 
-First the stem that all prompts of a batch share (a system prompt), then the prompts on its cache,
+First the prefix that all prompts of a batch share (a system prompt), then the prompts on its cache,
 then the completions on theirs: each time the cache's rows are repeated for those that go on from
 them, and one backward pass goes through all. Works for causal language models whose layers keep
 plain keys and values and whose logits are their output layer's.
@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from vf_pipeline.errors import TrainingError
-from vf_pipeline.training.trainer.batching import MicroBatch, common_stem
+from vf_pipeline.tokens.prefixes import MINIMUM, common_prefix_length
+from vf_pipeline.training.trainer.batching import MicroBatch
 
 CHUNK = 1024
 _PROBE_TOLERANCE = 1e-3
-_SHORTEST_STEM = 8
 _OLD_NAME = "past_key_values"
 
 
@@ -92,18 +92,19 @@ def _completion_hidden(model: Any, batch: MicroBatch) -> Tensor:
     cache: Any = DynamicCache(config=model.config)
     positions = torch.arange(width, device=device)[None]
     kept = {_cache_argument(model.base_model): cache, "use_cache": True}
-    stem = _stem(batch)
-    if stem:
-        shared = positions[:, :stem]
-        model.base_model(input_ids=prefix_ids[:1, :stem], position_ids=shared, **kept)
+    shared = _shared_length(batch)
+    if shared:
+        model.base_model(
+            input_ids=prefix_ids[:1, :shared], position_ids=positions[:, :shared], **kept
+        )
         _repeat(cache, torch.zeros(count, dtype=torch.long, device=device))
     # Padding stands to the right, where causal attention never looks from a real token.
     out = model.base_model(
-        input_ids=prefix_ids[:, stem:],
-        position_ids=positions[:, stem:].expand(count, -1),
+        input_ids=prefix_ids[:, shared:],
+        position_ids=positions[:, shared:].expand(count, -1),
         **kept,
     ).last_hidden_state
-    ends = prefix_lengths - 1 - stem
+    ends = prefix_lengths - 1 - shared
     last: Tensor = out[torch.arange(count, device=device), ends][prefix_of][:, None]
     steps = max(len(sample.completion_ids) for sample in batch.samples) - 1
     if steps == 0:
@@ -120,12 +121,13 @@ def _completion_hidden(model: Any, batch: MicroBatch) -> Tensor:
     return torch.cat([last, rest], dim=1)
 
 
-def _stem(batch: MicroBatch) -> int:
+def _shared_length(batch: MicroBatch) -> int:
     """Return how many tokens all prefixes share; each keeps at least one of its own."""
     if len(batch.prompts) < 2:
         return 0
-    shared = min(common_stem(batch.prompts), min(len(prefix) for prefix in batch.prompts) - 1)
-    return shared if shared >= _SHORTEST_STEM else 0
+    shortest = min(len(prompt) for prompt in batch.prompts)
+    shared = min(common_prefix_length(batch.prompts), shortest - 1)
+    return shared if shared >= MINIMUM else 0
 
 
 def _repeat(cache: Any, rows: Tensor) -> None:

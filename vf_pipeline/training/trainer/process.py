@@ -103,21 +103,22 @@ def _objective(
 
         rows = encode_rows(spec.model_dir, read_rows(spec.rows_uri))
         return SftObjective(rows, spec.sft, spec.seed)
+    from vf_pipeline.inference.control import EngineControl
     from vf_pipeline.training.groups import DataState
     from vf_pipeline.training.transports.messages import PlayOrder
     from vf_pipeline.training.transports.rollouts import RolloutFeed
-    from vf_pipeline.training.transports.weights_disk import Engine, WeightSync
+    from vf_pipeline.training.transports.weights_disk import DiskWeights
     from vf_pipeline.training.worker.process import run_worker
 
     state = DataState(**checkpoint.state) if checkpoint else DataState()
-    engine = Engine(spec.base_url, spec.api_key_var, spec.grpo.stall_timeout_s)
+    engine = EngineControl(spec.base_url, spec.api_key_var, spec.grpo.stall_timeout_s)
     order = PlayOrder(spec, checkpoint.step if checkpoint else 0, state.position)
     # Started before torch is imported, so that both processes load at the same time.
     feed = RolloutFeed(order, engine.check_alive, run_worker)
     stack.callback(feed.close)
-    sync = WeightSync(engine, Path(spec.weights_dir), spec.digest)
+    sync = DiskWeights(engine, Path(spec.weights_dir), spec.digest)
     stack.callback(sync.clear)
-    served = checkpoint is None and engine.version() == spec.model_digest
+    served = checkpoint is None and engine.weight_version() == spec.model_digest
     if served:
         # The engine has these weights: the first steps are played while this process loads.
         feed.allow(min(spec.grpo.max_staleness, spec.grpo.steps - 1), 0)

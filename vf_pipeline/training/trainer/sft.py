@@ -8,7 +8,8 @@ from typing import Any
 
 from vf_pipeline.configs import SftSettings
 from vf_pipeline.errors import TrainingError
-from vf_pipeline.training.trainer.batching import MicroBatch, common_stem
+from vf_pipeline.tokens.prefixes import common_prefix_length
+from vf_pipeline.training.trainer.batching import MicroBatch
 from vf_pipeline.types import Messages, TrainSample
 
 
@@ -78,7 +79,7 @@ def behind_common_prefix(rows: Sequence[TrainSample]) -> list[TrainSample]:
 
     The rest of a prompt carries no loss; what all rows share is forwarded once.
     """
-    shared = max(common_stem([row.prompt_ids for row in rows]), 1)
+    shared = max(common_prefix_length([row.prompt_ids for row in rows]), 1)
     return [
         replace(
             row,

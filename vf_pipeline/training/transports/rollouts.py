@@ -26,7 +26,7 @@ class RolloutFeed:
 
     Args:
         order: what is played, and from where on.
-        probe: raises TrainingError when the engine is gone; called every two seconds of a wait.
+        probe: raises UnreachableError when the engine is gone; called every two seconds of a wait.
         target: what the process runs; ``worker.process.run_worker``.
     """
 
@@ -72,8 +72,8 @@ class RolloutFeed:
         """Return the groups of a step; steps come in order.
 
         Raises:
-            TrainingError: the worker or the engine is dead, or no rollout was finished for
-                ``stall_timeout_s``.
+            TrainingError: the worker is dead, or no rollout was finished for ``stall_timeout_s``.
+            UnreachableError: the engine is gone.
         """
         since = time.monotonic()
         probe_at = since + PROBE_EVERY_S

@@ -131,32 +131,32 @@ def test_first_tokens_follow_the_models_distribution(make_engine: Any, plain_mod
     assert statistic < bound
 
 
-def test_a_shared_stem_is_computed_once_and_changes_no_logprob(
+def test_a_shared_prefix_is_computed_once_and_changes_no_logprob(
     make_engine: Any, plain_model: Any
 ) -> None:
-    engine, stem = make_engine(), ids(7, 40)
-    prompts = [(*stem, *ids(100 + i, 2 + i)) for i in range(6)] + [ids(8, 12)]
+    engine, prefix = make_engine(), ids(7, 40)
+    prompts = [(*prefix, *ids(100 + i, 2 + i)) for i in range(6)] + [ids(8, 12)]
     results = run(engine, [ask(p, n=2) for p in prompts])
     reused = engine.counters.prompt_tokens_reused
     assert reused >= 40
-    results += run(engine, [ask((*stem, 9, 9, 9))])
+    results += run(engine, [ask((*prefix, 9, 9, 9))])
     assert engine.counters.prompt_tokens_reused == reused + 40
-    for prompt, samples in zip([*prompts, (*stem, 9, 9, 9)], results, strict=True):
+    for prompt, samples in zip([*prompts, (*prefix, 9, 9, 9)], results, strict=True):
         for sample in samples:
             assert_logprobs(plain_model, prompt, sample)
 
 
-def test_updated_weights_forget_the_stems(make_engine: Any, other_dir: Path) -> None:
+def test_updated_weights_forget_the_prefixes(make_engine: Any, other_dir: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    engine, stem = make_engine(), ids(9, 30)
-    run(engine, [ask((*stem, i)) for i in range(3, 6)])
+    engine, prefix = make_engine(), ids(9, 30)
+    run(engine, [ask((*prefix, i)) for i in range(3, 6)])
     update = WeightUpdate(str(other_dir), "1", time.monotonic() + WAIT_S)
     engine.submit(update)
     update.future.result(WAIT_S)
     other = AutoModelForCausalLM.from_pretrained(other_dir, dtype=torch.float32).eval()
-    ((sample,),) = run(engine, [ask((*stem, 8))])
-    assert_logprobs(other, (*stem, 8), sample)
+    ((sample,),) = run(engine, [ask((*prefix, 8))])
+    assert_logprobs(other, (*prefix, 8), sample)
 
 
 def test_more_samples_than_slots_all_come(make_engine: Any, plain_model: Any) -> None:

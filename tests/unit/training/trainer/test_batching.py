@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vf_pipeline.training.trainer.batching import common_stem, pack
+from vf_pipeline.training.trainer.batching import pack
 from vf_pipeline.types import TrainSample
 
 
@@ -46,10 +46,3 @@ def test_every_row_is_packed_once_within_the_budget(
     )
     for batch in batches:
         assert batch.padded_tokens <= budget or len(batch.samples) == 1
-
-
-def test_common_stem() -> None:
-    assert common_stem([(1, 2, 3), (1, 2, 4)]) == 2
-    assert common_stem([(1, 2), (1, 2, 4)]) == 2
-    assert common_stem([(1, 2, 3)]) == 3
-    assert common_stem([(1,), (2,)]) == 0

@@ -42,15 +42,15 @@ def gradient(model: Any) -> torch.Tensor:
     return torch.cat([p.grad.flatten().double() for p in model.parameters()])
 
 
-def with_stem(rows: list[TrainSample], stem: tuple[int, ...]) -> list[TrainSample]:
-    return [replace(row, prompt_ids=stem + row.prompt_ids) for row in rows]
+def with_shared(rows: list[TrainSample], shared: tuple[int, ...]) -> list[TrainSample]:
+    return [replace(row, prompt_ids=shared + row.prompt_ids) for row in rows]
 
 
-@pytest.mark.parametrize("stem", [0, 7, 8, 20])
+@pytest.mark.parametrize("shared", [0, 7, 8, 20])
 @pytest.mark.parametrize(("budget", "chunk"), [(10_000, 1024), (10_000, 3), (40, 1024)])
-def test_same_as_a_plain_forward(model: Any, budget: int, chunk: int, stem: int) -> None:
+def test_same_as_a_plain_forward(model: Any, budget: int, chunk: int, shared: int) -> None:
     plain = copy.deepcopy(model)
-    rows = with_stem(mixed_rows(), tuple(range(20, 20 + stem)))
+    rows = with_shared(mixed_rows(), tuple(range(20, 20 + shared)))
     weights = torch.linspace(-1, 1, sum(row.loss_tokens for row in rows)).double()
     place = {}
     at = 0
