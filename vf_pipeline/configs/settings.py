@@ -104,7 +104,7 @@ class SftSettings(Settings):
     """Passes over the rows."""
     batch_rows: int = Field(16, ge=1)
     """Rows of one optimizer step."""
-    lr: float = Field(2e-5, gt=0)
+    lr: float = Field(2e-5, gt=0, le=1, title="Learning rate")
     """Learning rate of AdamW."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Norm that gradients are clipped to."""
@@ -123,7 +123,7 @@ class GrpoSettings(Settings):
     """Groups with a learning signal in one step."""
     group_size: int = Field(8, ge=2)
     """Completions of one prompt."""
-    lr: float = Field(5e-6, gt=0)
+    lr: float = Field(5e-6, gt=0, le=1, title="Learning rate")
     """Learning rate of AdamW."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature, applied in the trainer as well."""
@@ -152,7 +152,7 @@ class GrpoSettings(Settings):
 class GateSettings(Settings):
     """When the trained model is promoted."""
 
-    min_gain: float = 0.0
+    min_gain: float = Field(0.0, title="Least gain")
     """Gain over the base that the interval's lower end must exceed."""
 
 
@@ -174,13 +174,13 @@ class PipelineConfig(Settings):
     """Seed of data, sampling and training."""
     execution: Literal["inline", "deployments"] = "inline"
     """Run stages in this process, or send each to its Prefect work pool."""
-    environment: EnvironmentSettings = EnvironmentSettings()
-    model: ModelSettings = ModelSettings()
-    inference: InferenceSettings = InferenceSettings()
-    data: DataSettings = DataSettings()
-    eval: EvalSettings = EvalSettings()
-    synth: SynthSettings = SynthSettings()
-    sft: SftSettings = SftSettings()
-    grpo: GrpoSettings = GrpoSettings()
-    gate: GateSettings = GateSettings()
-    tracking: TrackingSettings = TrackingSettings()
+    environment: EnvironmentSettings = Field(EnvironmentSettings(), title="Environment")
+    model: ModelSettings = Field(ModelSettings(), title="Model")
+    inference: InferenceSettings = Field(InferenceSettings(), title="Serving")
+    data: DataSettings = Field(DataSettings(), title="Data")
+    eval: EvalSettings = Field(EvalSettings(), title="Evaluation")
+    synth: SynthSettings = Field(SynthSettings(), title="Synthetic data")
+    sft: SftSettings = Field(SftSettings(), title="SFT")
+    grpo: GrpoSettings = Field(GrpoSettings(), title="GRPO")
+    gate: GateSettings = Field(GateSettings(), title="Gate")
+    tracking: TrackingSettings = Field(TrackingSettings(), title="Tracking")
