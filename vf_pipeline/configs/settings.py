@@ -53,11 +53,11 @@ class InferenceSettings(Settings):
 class DataSettings(Settings):
     """How examples are split. No example is in two of the parts."""
 
-    eval_examples: int = Field(240, ge=2)
+    eval_examples: int = Field(240, ge=2, title="Held-out examples")
     """Held-out examples, which no stage trains on."""
-    synth_examples: int = Field(160, ge=1)
+    synth_examples: int = Field(160, ge=1, title="Examples for synthetic data")
     """Examples that synthetic data is made from."""
-    train_examples: int = Field(2000, ge=1)
+    train_examples: int = Field(2000, ge=1, title="Examples for GRPO")
     """Examples that GRPO draws from."""
 
 
@@ -81,7 +81,7 @@ class SynthSettings(Settings):
 
     shots: int = Field(3, ge=0)
     """Worked examples in front of the question while sampling; the exported rows carry none."""
-    rollouts_per_example: int = Field(4, ge=1)
+    rollouts_per_example: int = Field(4, ge=1, title="Samples per example")
     """Samples of each example."""
     keep_per_example: int = Field(1, ge=1)
     """Most accepted samples of one example."""
