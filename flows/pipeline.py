@@ -5,7 +5,7 @@ from typing import Any
 from prefect import flow
 
 from flows.execution import run_stage
-from flows.forms import PipelineForm
+from flows.forms import RUN_NAME, PipelineForm
 from flows.recording import recorded
 from tasks.publish_artifacts import publish_verdict
 from vf_pipeline.configs import PipelineConfig
@@ -30,7 +30,7 @@ def run_chain(config: PipelineConfig, *, fresh: bool = False, wait_s: float = 0.
         return outcome
 
 
-@flow(name="pipeline", flow_run_name="{form.name}-{form.environment}", validate_parameters=True)
+@flow(name="pipeline", flow_run_name=RUN_NAME, validate_parameters=True)
 def pipeline_flow(form: PipelineForm) -> dict[str, Any]:
     """Measure, synthesize, train, measure again, and promote the model if it is better.
 

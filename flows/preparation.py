@@ -5,12 +5,12 @@ from typing import Any
 from prefect import flow
 
 from flows.execution import run_stage
-from flows.forms import Form
+from flows.forms import RUN_NAME, PreparationForm
 from flows.recording import recorded
 
 
-@flow(name="prepare", flow_run_name="{form.environment}-{form.model}", validate_parameters=True)
-def prepare_flow(form: Form) -> dict[str, Any]:
+@flow(name="prepare", flow_run_name=RUN_NAME, validate_parameters=True)
+def prepare_flow(form: PreparationForm) -> dict[str, Any]:
     """Load the environment, split its examples, and fetch the model's weights.
 
     Args:

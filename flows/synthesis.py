@@ -5,12 +5,12 @@ from typing import Any
 from prefect import flow
 
 from flows.execution import run_stage
-from flows.forms import SynthesisForm
+from flows.forms import RUN_NAME, SynthesisForm
 from flows.recording import recorded
 from tasks.publish_artifacts import publish_rows
 
 
-@flow(name="synthesize", flow_run_name="{form.environment}-{form.model}", validate_parameters=True)
+@flow(name="synthesize", flow_run_name=RUN_NAME, validate_parameters=True)
 def synthesize_flow(form: SynthesisForm) -> dict[str, Any]:
     """Sample from a few-shot prompt, keep what the rubric accepts, export zero-shot rows.
 

@@ -5,12 +5,12 @@ from typing import Any
 from prefect import flow
 
 from flows.execution import run_stage
-from flows.forms import TrainingForm
+from flows.forms import RUN_NAME, TrainingForm
 from flows.recording import recorded
 from tasks.publish_artifacts import publish_training
 
 
-@flow(name="train", flow_run_name="{form.environment}-{form.model}", validate_parameters=True)
+@flow(name="train", flow_run_name=RUN_NAME, validate_parameters=True)
 def train_flow(form: TrainingForm) -> dict[str, Any]:
     """Make rows, warm the model up on them, and let the environment's rewards shape it.
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from vf_pipeline.configs import PipelineConfig, load_config
+from vf_pipeline.configs import EnvironmentSettings, PipelineConfig, load_config
 from vf_pipeline.errors import ConfigError, UnknownNameError
 
 
@@ -13,6 +13,16 @@ def test_files_are_read_left_to_right_then_the_overrides(tmp_path: Path) -> None
     config = load_config(PipelineConfig, [first, second], ["grpo.groups=2", "name=b"])
     assert (config.name, config.grpo.steps, config.grpo.groups) == ("b", 4, 2)
     assert config.grpo.lr == 1e-3
+
+
+def test_values_lie_below_files_and_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text("[grpo]\nsteps = 3\n")
+    values = {"name": "form", "grpo": {"steps": 2, "groups": 5}, "environment": {"id": "x"}}
+    config = load_config(PipelineConfig, [path], ["environment.args.n=1"], values=values)
+    assert (config.name, config.grpo.steps, config.grpo.groups) == ("form", 3, 5)
+    assert config.environment == EnvironmentSettings(id="x", args={"n": 1})
+    assert values["environment"] == {"id": "x"}
 
 
 def test_an_override_may_be_a_table_a_number_or_a_bare_word() -> None:

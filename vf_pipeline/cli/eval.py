@@ -19,18 +19,57 @@ from typing import Any
 
 from vf_pipeline import storage
 from vf_pipeline.cli.main import log_to_stderr, run_cli
-from vf_pipeline.configs import EvalSettings, InferenceSettings, validate
+from vf_pipeline.configs import (
+    EvalCommandSettings,
+    EvalSettings,
+    InferenceSettings,
+    add_option,
+    validate,
+)
 from vf_pipeline.errors import ConfigError
 from vf_pipeline.types import EvalResult, Interval, Messages
 
 FAKE = "fake"
+_OPTIONS = {
+    "": {"env": ("", "ENV"), "env_args": ("-a --env-args", "JSON")},
+    "model": {
+        "model": ("-m --model", "MODEL"),
+        "api_base_url": ("-b --api-base-url", "URL"),
+        "api_key_var": ("-k --api-key-var", "VAR"),
+    },
+    "size": {
+        "num_examples": ("-n --num-examples", "N"),
+        "rollouts_per_example": ("-r --rollouts-per-example", "R"),
+        "max_concurrent": ("-c --max-concurrent", "C"),
+    },
+    "sampling": {
+        "max_tokens": ("-t --max-tokens", "MAX"),
+        "temperature": ("-T --temperature", "TEMP"),
+        "sampling_args": ("-S --sampling-args", "JSON"),
+        "seed": ("--seed", "SEED"),
+    },
+    "output": {
+        "output_dir": ("-o --output-dir", "DIR"),
+        "fresh": ("--fresh", ""),
+        "as_json": ("--json", ""),
+        "verbose": ("-v --verbose", ""),
+        "debug": ("--debug", ""),
+    },
+}
+"""The options by group: each setting's spellings and metavar; all else is the setting's own."""
+
 _JSON_HINT = """write it like '{"key": 1}'"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, evaluate, and return the exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    return run_cli(lambda: _run(_parser().parse_args(arguments)), arguments)
+    return run_cli(lambda: _run(_parsed(arguments)), arguments)
+
+
+def _parsed(arguments: Sequence[str]) -> EvalCommandSettings:
+    values = vars(_parser().parse_args(arguments))
+    return validate(EvalCommandSettings, values, where="the command line")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -40,41 +79,11 @@ def _parser() -> argparse.ArgumentParser:
         epilog=__doc__.partition("\n\n")[2] if __doc__ else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add("env", metavar="ENV", help="id of an installed environment")
-    add("-a", "--env-args", default="{}", metavar="JSON", help="arguments of its load_environment")
-    model = parser.add_argument_group("model")
-    add = model.add_argument
-    add("-m", "--model", default="smollm2-135m", metavar="MODEL",
-        help="name, local folder, or name at the endpoint; 'fake' repeats the question "
-        "(default: smollm2-135m)")  # fmt: skip
-    add("-b", "--api-base-url", default="", metavar="URL",
-        help="OpenAI-compatible endpoint; without it the model is served here")  # fmt: skip
-    add("-k", "--api-key-var", default="OPENAI_API_KEY", metavar="VAR",
-        help="environment variable with the endpoint's key (default: OPENAI_API_KEY)")  # fmt: skip
-    size = parser.add_argument_group("size")
-    add = size.add_argument
-    add("-n", "--num-examples", type=int, default=5, metavar="N",
-        help="examples, -1 for all (default: 5)")  # fmt: skip
-    add("-r", "--rollouts-per-example", type=int, default=3, metavar="R",
-        help="rollouts of each example (default: 3)")  # fmt: skip
-    add("-c", "--max-concurrent", type=int, default=32, metavar="C",
-        help="most rollouts in flight (default: 32)")  # fmt: skip
-    sampling = parser.add_argument_group("sampling")
-    add = sampling.add_argument
-    add("-t", "--max-tokens", type=int, metavar="MAX", help="most tokens of a turn")
-    add("-T", "--temperature", type=float, metavar="TEMP", help="sampling temperature")
-    add("-S", "--sampling-args", default="{}", metavar="JSON",
-        help="further sampling arguments; they win over -t and -T")  # fmt: skip
-    add("--seed", type=int, default=0, metavar="SEED", help="seed of sampling (default: 0)")
-    output = parser.add_argument_group("output")
-    add = output.add_argument
-    add("-o", "--output-dir", default="outputs/evals", metavar="DIR",
-        help="results go below it, one folder for each set of settings")  # fmt: skip
-    add("--fresh", action="store_true", help="play everything again")
-    add("--json", action="store_true", help="print the result as JSON")
-    add("-v", "--verbose", action="store_true", help="log what happens, on stderr")
-    add("--debug", action="store_true", help="show tracebacks")
+    for title, options in _OPTIONS.items():
+        group = parser.add_argument_group(title) if title else parser
+        for name, (flags, metavar) in options.items():
+            more = {"metavar": metavar} if metavar else {}
+            add_option(group, EvalCommandSettings, name, *flags.split(), **more)
     return parser
 
 
@@ -87,7 +96,7 @@ class _Source:
     identity: str
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: EvalCommandSettings) -> int:
     from vf_pipeline.evaluation.evaluate import evaluate, json_values
     from vf_pipeline.registry import load_environment
 
@@ -127,13 +136,13 @@ def _run(args: argparse.Namespace) -> int:
             client=source.client,
             fresh=args.fresh,
         )
-    text = json.dumps(json_values(result), indent=2) if args.json else _describe(result, folder)
+    text = json.dumps(json_values(result), indent=2) if args.as_json else _describe(result, folder)
     print(text)
     return 0
 
 
 def _open_source(
-    args: argparse.Namespace, inference: InferenceSettings, stack: ExitStack
+    args: EvalCommandSettings, inference: InferenceSettings, stack: ExitStack
 ) -> _Source:
     """Return the fake, the endpoint that -b names, or the built-in engine, which is started."""
     from vf_pipeline.inference.endpoints import Endpoint
@@ -159,10 +168,10 @@ def _echo(prompt: Messages) -> str:
     return prompt if isinstance(prompt, str) else str(prompt[-1].get("content") or "")
 
 
-def _eval_settings(args: argparse.Namespace) -> EvalSettings:
-    if args.num_examples == 0 or args.num_examples < -1:
-        raise ConfigError(f"-n {args.num_examples} asks for no examples", "-1 asks for all")
-    values = {
+def _eval_settings(args: EvalCommandSettings) -> EvalSettings:
+    if args.num_examples == 0:
+        raise ConfigError("-n 0 asks for no examples", "-1 asks for all")
+    values: dict[str, Any] = {
         "rollouts_per_example": args.rollouts_per_example,
         "max_concurrent": args.max_concurrent,
     }
@@ -171,7 +180,7 @@ def _eval_settings(args: argparse.Namespace) -> EvalSettings:
     return validate(EvalSettings, values, where="the command line")
 
 
-def _sampling(args: argparse.Namespace) -> dict[str, Any]:
+def _sampling(args: EvalCommandSettings) -> dict[str, Any]:
     """Return the sampling arguments that were given: the server's own defaults fill the rest."""
     given = {"max_tokens": args.max_tokens, "temperature": args.temperature}
     given = {name: value for name, value in given.items() if value is not None}
@@ -188,7 +197,7 @@ def _json_object(text: str, flag: str) -> dict[str, Any]:
     return value
 
 
-def _folder(args: argparse.Namespace, identity: dict[str, Any]) -> Path:
+def _folder(args: EvalCommandSettings, identity: dict[str, Any]) -> Path:
     """Return the folder of these very settings, so that the same command finds it again."""
     model = "".join(c if c.isalnum() or c in "-_." else "-" for c in args.model.strip("/"))
     name = f"{args.env}--{model}"

@@ -1,23 +1,47 @@
-"""``vf-serve``: the built-in engine behind an OpenAI-compatible API."""
+"""``vf-serve``: the built-in engine behind an OpenAI-compatible API.
+
+    vf-serve smollm2-135m
+    vf-serve runs/quickstart-0123456789/grpo/model --port 8001
+
+A model is what ``vf-eval -m`` takes: a name known here, a local folder, or a hub id.
+"""
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vf_pipeline.errors import VfError
+from vf_pipeline.configs import ServeCommandSettings, add_option, validate
+from vf_pipeline.errors import ConfigError, VfError
+
+_OPTIONS = {
+    "served_model_name": "NAME",
+    "host": "HOST",
+    "port": "PORT",
+    "max_batch": "N",
+    "max_context": "TOKENS",
+    "kv_budget_mb": "MB",
+    "threads": "N",
+    "weights_root": "DIR",
+    "weight_version": "V",
+    "deterministic": "",
+    "seed": "SEED",
+    "verbose": "",
+}
+"""The options with their metavars, besides the model; all else is the setting's own."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve a model until SIGTERM or Ctrl-C; return the exit code."""
-    options = _parser().parse_args(argv)
+    arguments = _parser().parse_args(argv)
     logging.basicConfig(
-        level=logging.INFO if options.verbose else logging.WARNING,
+        level=logging.INFO if arguments.verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     try:
-        _serve(options)
+        _serve(_options(arguments))
     except VfError as error:
         sys.stderr.write(f"vf-serve: {error}\n")
         return error.exit_code
@@ -26,7 +50,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _serve(options: argparse.Namespace) -> None:
+def _options(arguments: argparse.Namespace) -> ServeCommandSettings:
+    values = vars(arguments)
+    named = values.pop("model_option")
+    given = values.pop("model")
+    if named and given and named != given:
+        raise ConfigError(f"two models are named: {given} and --model {named}", "name one")
+    values |= {"model": given or named} if given or named else {}
+    return validate(ServeCommandSettings, values, where="the command line")
+
+
+def _serve(options: ServeCommandSettings) -> None:
     # Imported late: torch takes a second, and --help needs none of it.
     from transformers.utils import logging as transformers_logging
 
@@ -35,24 +69,49 @@ def _serve(options: argparse.Namespace) -> None:
     from vf_pipeline.serving.server import serve
 
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    folder, version = _weights(options)
     limits = EngineLimits(
         max_batch=options.max_batch,
         max_context=options.max_context,
         kv_budget_mb=options.kv_budget_mb,
-        threads=options.threads,
+        threads=options.threads or _cores(),
         deterministic=options.deterministic,
     )
     settings = ServerSettings(
-        model_dir=options.model,
-        served_name=options.served_model_name or Path(options.model).name,
+        model_dir=folder,
+        served_name=options.served_model_name or _served_name(options.model),
         host=options.host,
         port=options.port,
         limits=limits,
-        weights_roots=tuple(options.weights_root),
-        weight_version=options.weight_version,
+        weights_roots=options.weights_root,
+        weight_version=version,
         seed=options.seed,
     )
     serve(settings)
+
+
+def _weights(options: ServeCommandSettings) -> tuple[str, str]:
+    """Return the folder of the model's weights, and the name of these weights."""
+    folder = Path(options.model).expanduser()
+    if folder.is_dir() and options.weight_version:
+        # Whoever names the weights knows them: reading them all for their digest would be a waste.
+        return str(folder), options.weight_version
+    from vf_pipeline.models.resolve import resolve_model
+
+    model = resolve_model(options.model)
+    return model.uri, options.weight_version or model.digest
+
+
+def _served_name(model: str) -> str:
+    """Return a model's name in requests: as it was given, or the name of its folder."""
+    folder = Path(model.removeprefix("file://")).expanduser()
+    return folder.resolve().name if folder.is_dir() else model
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,37 +119,19 @@ def _parser() -> argparse.ArgumentParser:
         prog="vf-serve",
         description="Serve a model with the built-in engine, at an OpenAI-compatible URL. "
         "Loopback only, unless VF_SERVE_API_KEY holds a key that clients must send.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog=__doc__.partition("\n\n")[2] if __doc__ else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add("--model", required=True, metavar="DIR", help="folder with config, tokenizer, safetensors")
-    add("--served-model-name", default="", metavar="NAME", help="model name in requests")
-    add("--host", default="127.0.0.1", help="address to listen on")
-    add("--port", type=int, default=8000, help="port to listen on; 0 takes a free one")
-    add("--max-batch", type=_positive, default=64, help="most sequences decoded at once")
-    add("--max-context", type=_positive, default=512, help="most tokens of prompt and completion")
-    add("--kv-budget-mb", type=_positive, default=1024, help="most memory for keys and values")
-    add("--threads", type=_positive, default=1, help="threads of the engine")
-    add(
-        "--weights-root",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="folder below which /update_weights may read; may be given more than once",
+    # Two spellings of one setting: the later default would hide the earlier value, so none has one.
+    add_option(parser, ServeCommandSettings, "model", "model", metavar="MODEL", nargs="?")
+    add_option(
+        parser, ServeCommandSettings, "model", "--model", metavar="MODEL", dest="model_option"
     )
-    add("--weight-version", default="", metavar="V", help="name of the weights that are loaded")
-    add("--deterministic", action="store_true", help="same bits each time; slow")
-    add("--seed", type=int, default=0, help="seed of requests that bring none")
-    add("--verbose", action="store_true", help="log more")
+    parser.set_defaults(model=None, model_option=None)
+    for name, metavar in _OPTIONS.items():
+        more = {"metavar": metavar} if metavar else {}
+        add_option(parser, ServeCommandSettings, name, **more)
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
 
 
 if __name__ == "__main__":

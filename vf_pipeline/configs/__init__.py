@@ -4,7 +4,15 @@
 overrides. CLI options and UI forms are derived from the same fields.
 """
 
+from vf_pipeline.configs.commands import (
+    ChainFormSettings,
+    EndpointFormSettings,
+    EvalCommandSettings,
+    FormSettings,
+    ServeCommandSettings,
+)
 from vf_pipeline.configs.loading import load_config, validate
+from vf_pipeline.configs.options import add_option, same_field
 from vf_pipeline.configs.settings import (
     DataSettings,
     EnvironmentSettings,
@@ -21,18 +29,25 @@ from vf_pipeline.configs.settings import (
 )
 
 __all__ = [
+    "ChainFormSettings",
     "DataSettings",
+    "EndpointFormSettings",
     "EnvironmentSettings",
+    "EvalCommandSettings",
     "EvalSettings",
+    "FormSettings",
     "GateSettings",
     "GrpoSettings",
     "InferenceSettings",
     "ModelSettings",
     "PipelineConfig",
+    "ServeCommandSettings",
     "Settings",
     "SftSettings",
     "SynthSettings",
     "TrackingSettings",
+    "add_option",
     "load_config",
+    "same_field",
     "validate",
 ]

@@ -11,14 +11,26 @@ from vf_pipeline.errors import ConfigError, UnknownNameError
 C = TypeVar("C", bound=BaseModel)
 
 
-def load_config(cls: type[C], paths: list[str | Path], overrides: list[str] | None = None) -> C:
+def load_config(
+    cls: type[C],
+    paths: list[str | Path],
+    overrides: list[str] | None = None,
+    *,
+    values: dict[str, Any] | None = None,
+) -> C:
     """Return the settings read from TOML files, left to right, then overrides "a.b=value".
+
+    Args:
+        cls: the settings' model.
+        paths: TOML files; a later one wins.
+        overrides: lines of the form key=value; they win over the files.
+        values: settings that are values already, as a form has them; files and lines win over them.
 
     Raises:
         ConfigError: a file is missing or no TOML, or a value does not fit; names file and key.
         UnknownNameError: a key that no setting has, with the closest one.
     """
-    merged: dict[str, Any] = {}
+    merged: dict[str, Any] = dict(values or {})
     for path in paths:
         merged = _merge(merged, _read_toml(Path(path)))
     for override in overrides or []:

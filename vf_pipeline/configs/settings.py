@@ -54,11 +54,11 @@ class InferenceSettings(Settings):
 class DataSettings(Settings):
     """How examples are split. No example is in two of the parts."""
 
-    eval_examples: int = Field(240, ge=2)
+    eval_examples: int = Field(240, ge=2, title="Held-out examples")
     """Held-out examples, which no stage trains on."""
-    synth_examples: int = Field(160, ge=1)
+    synth_examples: int = Field(160, ge=1, title="Examples for synthetic data")
     """Examples that synthetic data is made from."""
-    train_examples: int = Field(2000, ge=1)
+    train_examples: int = Field(2000, ge=1, title="Examples for GRPO")
     """Examples that GRPO draws from."""
 
 
@@ -82,7 +82,7 @@ class SynthSettings(Settings):
 
     shots: int = Field(3, ge=0)
     """Worked examples in front of the question while sampling; the exported rows carry none."""
-    rollouts_per_example: int = Field(4, ge=1)
+    rollouts_per_example: int = Field(4, ge=1, title="Samples per example")
     """Samples of each example."""
     keep_per_example: int = Field(1, ge=1)
     """Most accepted samples of one example."""
@@ -105,7 +105,7 @@ class SftSettings(Settings):
     """Passes over the rows."""
     batch_rows: int = Field(16, ge=1)
     """Rows of one optimizer step."""
-    lr: float = Field(2e-5, gt=0)
+    lr: float = Field(2e-5, gt=0, le=1, title="Learning rate")
     """Learning rate of AdamW."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Norm that gradients are clipped to."""
@@ -128,7 +128,7 @@ class GrpoSettings(Settings):
     """Groups with a learning signal in one step."""
     group_size: int = Field(8, ge=2)
     """Completions of one prompt."""
-    lr: float = Field(5e-6, gt=0)
+    lr: float = Field(5e-6, gt=0, le=1, title="Learning rate")
     """Learning rate of AdamW."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature, applied in the trainer as well."""
@@ -157,7 +157,7 @@ class GrpoSettings(Settings):
 class GateSettings(Settings):
     """When the trained model is promoted."""
 
-    min_gain: float = 0.0
+    min_gain: float = Field(0.0, title="Least gain")
     """Gain over the base that the interval's lower end must exceed."""
 
 
@@ -179,13 +179,13 @@ class PipelineConfig(Settings):
     """Seed of data, sampling and training."""
     execution: Literal["inline", "deployments"] = "inline"
     """Run stages in this process, or send each to its Prefect work pool."""
-    environment: EnvironmentSettings = EnvironmentSettings()
-    model: ModelSettings = ModelSettings()
-    inference: InferenceSettings = InferenceSettings()
-    data: DataSettings = DataSettings()
-    eval: EvalSettings = EvalSettings()
-    synth: SynthSettings = SynthSettings()
-    sft: SftSettings = SftSettings()
-    grpo: GrpoSettings = GrpoSettings()
-    gate: GateSettings = GateSettings()
-    tracking: TrackingSettings = TrackingSettings()
+    environment: EnvironmentSettings = Field(EnvironmentSettings(), title="Environment")
+    model: ModelSettings = Field(ModelSettings(), title="Model")
+    inference: InferenceSettings = Field(InferenceSettings(), title="Serving")
+    data: DataSettings = Field(DataSettings(), title="Data")
+    eval: EvalSettings = Field(EvalSettings(), title="Evaluation")
+    synth: SynthSettings = Field(SynthSettings(), title="Synthetic data")
+    sft: SftSettings = Field(SftSettings(), title="SFT")
+    grpo: GrpoSettings = Field(GrpoSettings(), title="GRPO")
+    gate: GateSettings = Field(GateSettings(), title="Gate")
+    tracking: TrackingSettings = Field(TrackingSettings(), title="Tracking")

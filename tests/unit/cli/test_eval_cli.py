@@ -83,8 +83,6 @@ def test_the_same_command_plays_nothing_twice(capsys, tmp_path: Path) -> None:
         (["cli-echo", "-m", "fake", "-S", "{oops"], 2, "-S/--sampling-args is not valid JSON"),
         (["cli-echo", "-m", "fake", "-a", "[1]"], 2, "-a/--env-args must be a JSON object"),
         (["cli-echo", "-m", "fake", "-n", "0"], 2, "-n 0"),
-        (["cli-echo", "-m", "fake", "-r", "0"], 2, "rollouts_per_example"),
-        (["cli-echo", "-m", "fake", "-T", "-1"], 2, "temperature"),
         (["cli-echo", "-m", "x", "-b", "ftp://x"], 2, "ftp://x"),
     ],
 )
@@ -102,6 +100,22 @@ def test_a_server_that_is_not_there_fails_at_once(capsys, monkeypatch) -> None:
     arguments = ["cli-echo", "-m", "x", "-b", "http://127.0.0.1:9/v1", "-n", "1", "-r", "1"]
     assert main(arguments) == 1
     assert "127.0.0.1:9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("-r 0", "argument -r/--rollouts-per-example: Input should be greater than or equal to 1"),
+        ("-T -1", "argument -T/--temperature: Input should be greater than or equal to 0"),
+        ("-n many", "argument -n/--num-examples: Input should be a valid integer"),
+        ("-t 0", "argument -t/--max-tokens: Input should be greater than or equal to 1, got '0'"),
+    ],
+)
+def test_a_value_out_of_its_bounds_is_a_usage_error(capsys, option: str, words: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["cli-echo", "-m", "fake", *option.split()])
+    assert caught.value.code == 2
+    assert words in capsys.readouterr().err
 
 
 def test_usage_errors_exit_with_2(capsys) -> None:
