@@ -33,7 +33,7 @@ def plain(value: Any) -> Any:
     if type(value) in _ATOMS:
         return value
     if isinstance(value, str):
-        return _whole_text(value)
+        return whole_text(value)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -43,7 +43,8 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _whole_text(text: str) -> str:
+def whole_text(text: str) -> str:
+    """Return a text that can be encoded: lone surrogates become U+FFFD, pairs one character."""
     try:
         text.encode()
     except UnicodeEncodeError:

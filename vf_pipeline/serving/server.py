@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
 from aiohttp import web
 
@@ -16,7 +17,7 @@ from vf_pipeline.errors import ConfigError
 from vf_pipeline.serving.engine.scheduler import Engine
 from vf_pipeline.serving.http.access import is_loopback
 from vf_pipeline.serving.http.routes import Routes, ServerSettings
-from vf_pipeline.serving.http.text import ServedTokenizer
+from vf_pipeline.tokens.tokenizer import ChatTokenizer
 
 API_KEY_VAR = "VF_SERVE_API_KEY"
 _KEEPALIVE_S = 600.0
@@ -37,12 +38,12 @@ def serve(settings: ServerSettings) -> None:
         )
     started = time.monotonic()
     with _bind(settings.host, settings.port) as listener:
-        tokenizer = ServedTokenizer(settings.model_dir)
+        tokenizer = _load_tokenizer(Path(settings.model_dir))
         engine = Engine(
             settings.model_dir,
             settings.limits,
             decode=tokenizer.decoder(),
-            eos_ids=tokenizer.eos_ids,
+            eos_ids=sorted(tokenizer.eos_ids),
             weight_version=settings.weight_version,
         )
         engine.start()
@@ -51,6 +52,13 @@ def serve(settings: ServerSettings) -> None:
             asyncio.run(_run(app, listener, settings, started))
         finally:
             engine.stop()
+
+
+def _load_tokenizer(folder: Path) -> ChatTokenizer:
+    # Asked first: "no tokenizer" would mislead where there is no model at all.
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"no model in {folder}: config.json is missing", "give a model folder")
+    return ChatTokenizer.load(folder)
 
 
 async def _run(

@@ -38,9 +38,9 @@ def plain_model(tiny_dir: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def tokenizer(tiny_dir: Path) -> Any:
-    from vf_pipeline.serving.http.text import ServedTokenizer
+    from vf_pipeline.tokens.tokenizer import ChatTokenizer
 
-    return ServedTokenizer(tiny_dir)
+    return ChatTokenizer.load(tiny_dir)
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def renderer(folder: Path) -> ChatRenderer:
 
 
 def encode(renderer: ChatRenderer, text: str) -> list[int]:
-    return renderer._tokenizer.ids(text)
+    return renderer._tokenizer.encode(text)
 
 
 def test_a_prompt_ends_with_the_generation_prompt(renderer: ChatRenderer) -> None:

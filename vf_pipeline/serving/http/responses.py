@@ -8,8 +8,8 @@ from typing import Any
 
 from vf_pipeline.serving.engine.requests import Sample
 from vf_pipeline.serving.http.requests import ChatRequest, SamplingRequest
-from vf_pipeline.serving.http.text import ServedTokenizer
 from vf_pipeline.tokens.detokenize import cut_at_stop
+from vf_pipeline.tokens.tokenizer import ChatTokenizer
 
 _LOWEST = -9999.0
 
@@ -20,7 +20,7 @@ class Responder:
 
     asked: SamplingRequest
     model: str
-    tokenizer: ServedTokenizer
+    tokenizer: ChatTokenizer
     prompts: Sequence[Sequence[int]]
     created: int = field(default_factory=lambda: int(time.time()))
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -90,14 +90,14 @@ class Responder:
         """Return logprobs in the route's form, or None when they were not asked for."""
         if self.asked.top_count is None:
             return None
-        tokens = [self.tokenizer.token(i) for i in ids]
+        tokens = [self.tokenizer.token_text(i) for i in ids]
         if self.chat:
             places = zip(tokens, values, tops, strict=True)
             return {"content": [self._place(token, v, top) for token, v, top in places]}
         offsets = [offset]
         for token in tokens:
             offsets.append(offsets[-1] + len(token))
-        named = [{self.tokenizer.token(i): max(v, _LOWEST) for i, v in top} for top in tops]
+        named = [{self.tokenizer.token_text(i): max(v, _LOWEST) for i, v in top} for top in tops]
         return {
             "tokens": tokens,
             "token_logprobs": [max(value, _LOWEST) for value in values],
@@ -106,7 +106,7 @@ class Responder:
         }
 
     def _place(self, token: str, value: float, top: Sequence[tuple[int, float]]) -> dict[str, Any]:
-        likeliest = [_entry(self.tokenizer.token(i), v) for i, v in top]
+        likeliest = [_entry(self.tokenizer.token_text(i), v) for i, v in top]
         return {**_entry(token, value), "top_logprobs": likeliest}
 
 

@@ -8,6 +8,7 @@ import asyncio
 import json
 import random
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +37,8 @@ from vf_pipeline.serving.http.requests import (
 )
 from vf_pipeline.serving.http.responses import Responder
 from vf_pipeline.serving.http.streaming import stream_answer
-from vf_pipeline.serving.http.text import ServedTokenizer
+from vf_pipeline.tokens.messages import template_message
+from vf_pipeline.tokens.tokenizer import ChatTokenizer
 
 _MOST_BODY_BYTES = 16 << 20
 _MOST_WAITING = 8192
@@ -62,7 +64,7 @@ class Routes:
     """The routes, over one engine."""
 
     def __init__(
-        self, engine: SamplingEngine, tokenizer: ServedTokenizer, settings: ServerSettings
+        self, engine: SamplingEngine, tokenizer: ChatTokenizer, settings: ServerSettings
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
@@ -125,21 +127,14 @@ class Routes:
         if asked.prompt is not None:
             ids = self._tokenizer.encode(asked.prompt, asked.add_special_tokens)
         else:
-            ids = self._tokenizer.render(
-                asked.messages or [],
-                asked.tools,
-                asked.add_generation_prompt,
-                asked.chat_template_kwargs,
-            )
+            ids = _chat_ids(self._tokenizer, asked, asked.messages or [])
         most = self._settings.limits.max_context
         return web.json_response({"tokens": ids, "count": len(ids), "max_model_len": most})
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a chat."""
         asked = parse(ChatRequest, await _json(request))
-        ids = self._tokenizer.render(
-            asked.messages, asked.tools, asked.add_generation_prompt, asked.chat_template_kwargs
-        )
+        ids = _chat_ids(self._tokenizer, asked, asked.messages)
         limit = asked.max_completion_tokens or asked.max_tokens
         return await self._generate(request, asked, [ids], limit)
 
@@ -215,6 +210,28 @@ class Routes:
             params = asked.sampling(tokens_that_fit(len(ids), limit, most))
             requests.append(GenerationRequest(tuple(ids), params, asked.n, seed))
         return requests
+
+
+def _chat_ids(
+    tokenizer: ChatTokenizer,
+    asked: ChatRequest | TokenizeRequest,
+    messages: Sequence[dict[str, Any]],
+) -> list[int]:
+    """Return the ids of a chat.
+
+    Raises:
+        ApiError: 400 when a message has no text, or the template refuses the chat.
+    """
+    try:
+        plain = [template_message(message) for message in messages]
+    except ConfigError as error:
+        raise ApiError(400, f"messages: {error}", "invalid_value", "messages") from error
+    try:
+        return tokenizer.render(
+            plain, asked.tools, asked.add_generation_prompt, asked.chat_template_kwargs
+        )
+    except ConfigError as error:
+        raise ApiError(400, str(error), "chat_template") from error
 
 
 async def _json(request: web.Request) -> Any:

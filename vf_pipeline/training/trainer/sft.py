@@ -8,7 +8,9 @@ from typing import Any
 
 from vf_pipeline.configs import SftSettings
 from vf_pipeline.errors import TrainingError
+from vf_pipeline.inference.wire import whole_text
 from vf_pipeline.tokens.prefixes import common_prefix_length
+from vf_pipeline.tokens.tokenizer import ChatTokenizer
 from vf_pipeline.training.trainer.batching import MicroBatch
 from vf_pipeline.types import Messages, TrainSample
 
@@ -96,33 +98,32 @@ def encode_rows(model_dir: str, rows: Sequence[tuple[Messages, str]]) -> list[Tr
 
     Raises:
         TrainingError: there are no rows.
+        ConfigError: the folder holds no tokenizer, or its chat template refuses a row.
     """
-    from transformers import AutoTokenizer
-
     if not rows:
         raise TrainingError("there are no rows to train on", "lower synth.min_reward?")
-    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    tokenizer = ChatTokenizer.load(Path(model_dir))
     return [_encode(tokenizer, prompt, completion) for prompt, completion in rows]
 
 
-def _encode(tokenizer: Any, prompt: Messages, completion: str) -> TrainSample:
+def _encode(tokenizer: ChatTokenizer, prompt: Messages, completion: str) -> TrainSample:
+    completion = whole_text(completion)
+    ended = completion + tokenizer.eos_token
     if isinstance(prompt, str):
-        before, after = prompt, completion + tokenizer.eos_token
+        before, after = prompt, ended
     else:
-        before = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+        before = tokenizer.text(prompt)
         answer = {"role": "assistant", "content": completion}
-        whole = tokenizer.apply_chat_template([*prompt, answer], tokenize=False)
-        plain = completion + tokenizer.eos_token
-        after = whole.removeprefix(before) if whole.startswith(before) else plain
+        whole = tokenizer.text([*prompt, answer], generate=False)
+        after = whole.removeprefix(before) if whole.startswith(before) else ended
         if not after.startswith(completion):
-            after = plain
-    ids = tokenizer(after, add_special_tokens=False)["input_ids"]
-    prompt_ids = tokenizer(before, add_special_tokens=isinstance(prompt, str))["input_ids"]
-    return TrainSample("", tuple(prompt_ids), tuple(_until_end(tokenizer, ids)))
+            after = ended
+    prompt_ids = tokenizer.encode(before, special=isinstance(prompt, str))
+    return TrainSample("", tuple(prompt_ids), tuple(_until_end(tokenizer, tokenizer.encode(after))))
 
 
-def _until_end(tokenizer: Any, ids: list[int]) -> list[int]:
+def _until_end(tokenizer: ChatTokenizer, ids: list[int]) -> list[int]:
     """Return ids up to the last special token: templates put line breaks behind the turn's end."""
-    special = set(tokenizer.all_special_ids)
+    special = tokenizer.special_ids
     ends = [place for place, token in enumerate(ids) if token in special]
-    return ids[: ends[-1] + 1] if ends else [*ids, tokenizer.eos_token_id]
+    return ids[: ends[-1] + 1] if ends else [*ids, *tokenizer.encode(tokenizer.eos_token)]

@@ -164,6 +164,13 @@ def test_errors_have_openais_form(sdk: Any, endpoint: Endpoint, tmp_path: Path) 
         ("/v1/completions", {"prompt": [5, 100_000]}, 400, "token ids"),
         ("/v1/completions", {"prompt": []}, 400, "between 1 and"),
         ("/v1/chat/completions", {"messages": [{"content": "a"}]}, 400, "role"),
+        ("/tokenize", {"messages": []}, 400, "no messages"),
+        (
+            "/tokenize",
+            {"messages": QUESTION, "chat_template_kwargs": {"chat_template": "x"}},
+            400,
+            "multiple values",
+        ),
         ("/v1/nothing", {}, 404, "Not Found"),
         ("/update_weights", {"weights_path": str(tmp_path), "weight_version": "x"}, 400, "below"),
     ]
