@@ -51,7 +51,7 @@ from vf_pipeline.types import (
 )
 
 if TYPE_CHECKING:
-    from vf_pipeline.configs import load_config
+    from vf_pipeline.configs import EvalSettings, InferenceSettings, PipelineConfig, load_config
     from vf_pipeline.data.files import read_examples, write_examples
     from vf_pipeline.data.split import split_examples
     from vf_pipeline.evaluation.evaluate import evaluate
@@ -73,10 +73,12 @@ __all__ = [
     "Environment",
     "EnvironmentFault",
     "EvalResult",
+    "EvalSettings",
     "Example",
     "Failure",
     "FakeClient",
     "GateError",
+    "InferenceSettings",
     "Info",
     "Interval",
     "MaybeThinkParser",
@@ -86,6 +88,7 @@ __all__ = [
     "MultiTurnEnv",
     "Outcome",
     "Parser",
+    "PipelineConfig",
     "PrerequisiteError",
     "ProviderError",
     "Rollout",
@@ -127,7 +130,10 @@ _LAZY = {
     "Client": "vf_pipeline.inference.client",
     "EchoEnvironment": "vf_pipeline.testing",
     "Endpoint": "vf_pipeline.inference.endpoints",
+    "EvalSettings": "vf_pipeline.configs",
     "FakeClient": "vf_pipeline.testing",
+    "InferenceSettings": "vf_pipeline.configs",
+    "PipelineConfig": "vf_pipeline.configs",
     "evaluate": "vf_pipeline.evaluation.evaluate",
     "load_config": "vf_pipeline.configs",
     "make_tiny_model": "vf_pipeline.testing",
