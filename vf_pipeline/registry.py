@@ -52,6 +52,15 @@ def load_environment(env_id: str, **args: Any) -> Environment:
         UnknownNameError: nothing of that id is installed, or it takes no such argument.
         PrerequisiteError: it is installed, but a module that it imports is not.
         EnvironmentFault: its code raised; the cause is kept.
+
+    Example:
+        >>> import vf_pipeline as vf
+        >>> env = vf.load_environment("number-sense", kinds=["next"], num_examples=2)
+        >>> len(env.examples("eval")), env.env_args
+        (2, {'kinds': ['next'], 'num_examples': 2})
+        >>> vf.load_environment("number-sence")
+        Traceback (most recent call last):
+        vf_pipeline.errors.UnknownNameError: unknown environment 'number-sence' (did you mean...
     """
     load, version = _find(env_id)
     _check_arguments(env_id, load, args)

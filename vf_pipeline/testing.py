@@ -52,6 +52,27 @@ class FakeClient:
         replies: texts, ``Reply`` objects and exceptions (which are raised), one a choice, in
             turn and from the start again; or a function from the prompt to one of these.
         latency_s: how long each answer takes, in seconds.
+
+    Example:
+        >>> import asyncio
+        >>> import vf_pipeline as vf
+        >>> client = vf.FakeClient(["yes", "no", ConnectionError("gone")])
+        >>> messages = [{"role": "user", "content": "Is 7 odd?"}]
+        >>> answer = asyncio.run(client.chat.completions.create(model="m", messages=messages, n=2))
+        >>> [choice.message.content for choice in answer.choices], answer.usage.prompt_tokens
+        (['yes', 'no'], 3)
+        >>> client.requests[0]["model"], client.requests[0]["n"]
+        ('m', 2)
+        >>> asyncio.run(client.chat.completions.create(model="m", messages=messages))
+        Traceback (most recent call last):
+        ConnectionError: gone
+
+        A function answers by the prompt:
+
+        >>> echo = vf.FakeClient(lambda prompt: prompt[-1]["content"])
+        >>> answer = asyncio.run(echo.chat.completions.create(model="m", messages=messages))
+        >>> answer.choices[0].message.content
+        'Is 7 odd?'
     """
 
     replies: Replies

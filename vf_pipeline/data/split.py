@@ -24,6 +24,16 @@ def split_examples(
 
     Raises:
         ConfigError: there are too few different examples, or a size is negative.
+
+    Example:
+        >>> import vf_pipeline as vf
+        >>> rows = [{"question": f"{i} + {i}", "answer": str(2 * i)} for i in range(10)]
+        >>> examples = vf.SingleTurnEnv(dataset=rows).examples("train")
+        >>> parts = vf.split_examples(examples, {"eval": 3, "train": 6}, seed=0)
+        >>> {name: len(part) for name, part in parts.items()}
+        {'eval': 3, 'train': 6}
+        >>> parts == vf.split_examples(examples[::-1], {"eval": 3, "train": 6}, seed=0)
+        True
     """
     for name, size in sizes.items():
         if size < 0:

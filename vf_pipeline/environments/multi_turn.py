@@ -1,4 +1,24 @@
-"""The loop of a rollout: the model's turn, then the environment's, until something stops it."""
+"""The loop of a rollout: the model's turn, then the environment's, until something stops it.
+
+A rollout's life, by the methods that carry it on::
+
+    init_state -> setup_state
+                      |
+                      v              a @stop method holds, or max_turns are played
+       +--------> is_completed ------------------------------------------------+
+       |              | no                                                     |
+       |              v                      final_env_response is set         v
+       |    get_prompt_messages (env_response) -------------------------> stop_reason
+       |              |                                                        |
+       |              v                                                        v
+       |    get_model_response                                             @cleanup -> state
+       |              |
+       |              v
+       +---- add_model_response
+
+An error in any of them, and a rollout over ``timeout_seconds``, go by way of ``@cleanup`` as well,
+and then to the caller: the runner makes a ``Failure`` of them.
+"""
 
 import asyncio
 import copy
@@ -27,6 +47,25 @@ class MultiTurnEnv(Environment):
         max_turns: most turns of the model; -1 leaves it to the stop conditions.
         timeout_seconds: how long one rollout may take; None sets no limit of its own.
         **kwargs: those of ``Environment``.
+
+    Example:
+        >>> import asyncio
+        >>> from dataclasses import asdict
+        >>> import vf_pipeline as vf
+        >>> class Guess(vf.MultiTurnEnv):
+        ...     async def env_response(self, messages, state, **kwargs):
+        ...         guess, number = int(messages[-1]["content"]), int(state["answer"])
+        ...         if guess == number:
+        ...             state["final_env_response"] = [{"role": "user", "content": "Right."}]
+        ...         return [{"role": "user", "content": "More." if guess < number else "Less."}]
+        >>> env = Guess(dataset=[{"question": "Guess my number.", "answer": "7"}], max_turns=5)
+        >>> [example] = env.examples("eval")
+        >>> client = vf.FakeClient(["5", "9", "7"])
+        >>> state = asyncio.run(env.rollout(asdict(example), client, "fake"))
+        >>> [message["content"] for message in state["completion"]]
+        ['5', 'More.', '9', 'Less.', '7', 'Right.']
+        >>> state["turn"], state["stop_reason"], state["stop_condition"]
+        (3, 'environment', 'has_final_env_response')
     """
 
     def __init__(

@@ -67,6 +67,33 @@ def evaluate(
         ConfigError: there are no examples.
         ProviderError, EnvironmentFault, RubricError: too large a share failed, by the boundary
             that most of them crossed; ``result.json`` is written all the same.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import vf_pipeline as vf
+        >>> env = vf.EchoEnvironment(num_examples=40)
+        >>> def forgetful(prompt):
+        ...     question = prompt[-1]["content"]
+        ...     return "no idea" if question.endswith("9") else question
+        >>> result = vf.evaluate(
+        ...     env,
+        ...     env.examples("eval"),
+        ...     vf.Endpoint("http://127.0.0.1:8000/v1", "my-model"),
+        ...     model_name="my-model",
+        ...     settings=vf.EvalSettings(rollouts_per_example=1),
+        ...     inference=vf.InferenceSettings(),
+        ...     seed=0,
+        ...     folder=Path("outputs/echo"),
+        ...     journal_settings={"model": "my-model"},
+        ...     client=vf.FakeClient(forgetful),
+        ... )
+        >>> result.reward.mean, result.counts["scored"], result.counts["errors"]
+        (0.9, 40, 0)
+        >>> print(f"{result.reward.low:.2f} … {result.reward.high:.2f}")
+        0.76 … 0.96
+        >>> rollout, score = vf.read_journal(result.rollouts_uri)[9]
+        >>> rollout.completion[0]["content"], score.reward
+        ('no idea', 0.0)
     """
     if not examples:
         raise ConfigError("there are no examples to evaluate on", "ask for at least one")

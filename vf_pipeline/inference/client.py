@@ -35,6 +35,21 @@ class Client:
         max_retries: repetitions after 408, 429, 5xx, broken connections and empty answers.
         connect_timeout_s: longest wait for a connection, in seconds.
         backoff_s: pause before the first repetition, in seconds; doubles each time, with jitter.
+
+    Example:
+        >>> import asyncio
+        >>> import vf_pipeline as vf
+        >>> endpoint = vf.Endpoint("http://127.0.0.1:8000/v1", "my-model")
+        >>> async def ask(question):
+        ...     async with vf.Client(endpoint, max_retries=1) as client:
+        ...         answer = await client.chat.completions.create(
+        ...             model=endpoint.model,
+        ...             messages=[{"role": "user", "content": question}],
+        ...             max_tokens=8,
+        ...         )
+        ...     return answer.choices[0].message.content
+        >>> asyncio.run(ask("What comes after 41?"))
+        '42'
     """
 
     def __init__(

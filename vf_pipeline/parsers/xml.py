@@ -24,6 +24,22 @@ class XMLParser(Parser):
 
     Raises:
         ConfigError: a field is no name, is empty, or stands there twice.
+
+    Example:
+        >>> import vf_pipeline as vf
+        >>> parser = vf.XMLParser(["reasoning", ("answer", "result")])
+        >>> read = parser.parse("<reasoning>6 × 7</reasoning> so <answer>42</answer>")
+        >>> read.reasoning, read.answer, read.result
+        ('6 × 7', '42', None)
+        >>> parser.parse_answer([{"role": "assistant", "content": "<answer>42</answer>"}])
+        '42'
+        >>> print(parser.format(reasoning="6 × 7", answer=42))
+        <reasoning>
+        6 × 7
+        </reasoning>
+        <answer>
+        42
+        </answer>
     """
 
     def __init__(

@@ -4,6 +4,29 @@ One record a line, ``<crc32> <key> <json>``; the first line is a header with the
 records were made under. Each record is handed to the operating system before ``append`` returns
 (so it survives the process), and all are forced to the disk on ``close``. One process writes at a
 time; reading needs no lock and goes through the file line by line.
+
+A play, as its records tell it (a later record wins)::
+
+         rollout                     score with a reward
+    new ---------> waits for a score --------------------> done
+     |               |                                      |
+     | rollout       | score without a reward               | a new rollout: what it was
+     | with error    v                                      v about is gone
+     +-----------> failed --(rollout)--> waits for a score
+                     |
+                     | failed MAX_ATTEMPTS times without a reward in between
+                     v
+                   exhausted: not played again; --fresh starts over
+
+The next run plays what is new or failed, and plays again what still waits for its score.
+
+The file::
+
+    absent, or less than its first line --open()--> header written    --+
+    header of these settings --open()--> torn tail cut off            --+--> locked, append()
+    header of other settings, another writer, damaged head --> JournalError     |
+                                             closed, on the disk <--close()-----+
+                                     torn tail, at worst <--the process is killed
 """
 
 import contextlib

@@ -53,6 +53,27 @@ class Rubric:
 
     Raises:
         ConfigError: there are more or fewer weights than functions, or a weight is not finite.
+
+    Example:
+        >>> import asyncio
+        >>> import vf_pipeline as vf
+        >>> def right(completion, answer):
+        ...     return float(completion[-1]["content"] == answer)
+        >>> def characters(completion):
+        ...     return len(completion[-1]["content"])
+        >>> rubric = vf.Rubric([right, characters], weights=[1.0, 0.0])
+        >>> state = {"completion": [{"role": "assistant", "content": "42"}], "answer": "42"}
+        >>> outcome = asyncio.run(rubric.score(state))
+        >>> outcome.reward, outcome.metrics
+        (1.0, {'right': 1.0, 'characters': 2.0})
+
+        A function that cannot judge leaves the rollout unscored, which is not 0:
+
+        >>> outcome = asyncio.run(rubric.score({"completion": state["completion"]}))
+        >>> outcome.reward is None
+        True
+        >>> outcome.outcomes
+        {'right': "it asks for 'answer', which is not there (...)", 'characters': 'ok'}
     """
 
     def __init__(
