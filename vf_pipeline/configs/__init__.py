@@ -6,6 +6,7 @@ overrides. CLI options and UI forms are derived from the same fields.
 
 from vf_pipeline.configs.loading import load_config, validate
 from vf_pipeline.configs.settings import (
+    BaselineSettings,
     DataSettings,
     EnvironmentSettings,
     EvalSettings,
@@ -21,6 +22,7 @@ from vf_pipeline.configs.settings import (
 )
 
 __all__ = [
+    "BaselineSettings",
     "DataSettings",
     "EnvironmentSettings",
     "EvalSettings",
