@@ -7,6 +7,7 @@ from typing import Any
 
 from flows.pools import run_on_pool
 from flows.recording import Workplace
+from tasks.evaluate_baselines import evaluate_baselines
 from tasks.evaluate_model import evaluate_model
 from tasks.prepare_data import prepare_data
 from tasks.promote_model import promote_model
@@ -26,6 +27,7 @@ def _evaluate(stage: StageName, of: StageName) -> Callable[[Workplace], dict[str
 ACTS: dict[StageName, Callable[[Workplace], dict[str, Any]]] = {
     "prepare": lambda here: prepare_data(here.run),
     "evaluate-base": _evaluate("evaluate-base", "prepare"),
+    "evaluate-prompted": lambda here: evaluate_baselines(here.run, here.engine),
     "synthesize": lambda here: synthesize_rows(here.run, here.engine),
     "sft": lambda here: train_sft(here.run, here.engine),
     "evaluate-sft": _evaluate("evaluate-sft", "sft"),

@@ -19,6 +19,7 @@ def run_chain(config: PipelineConfig, *, fresh: bool = False, wait_s: float = 0.
     with recorded(config, fresh=fresh, wait_s=wait_s) as here:
         run_stage(here, "prepare")
         run_stage(here, "evaluate-base")
+        run_stage(here, "evaluate-prompted")
         run_stage(here, "synthesize")
         run_stage(here, "sft")
         run_stage(here, "evaluate-sft")

@@ -8,6 +8,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.environment_of_run import environment_of
+from tasks.identity_of_run import identity_of, measured_by
 from vf_pipeline.data.files import read_examples
 from vf_pipeline.evaluation.evaluate import evaluate
 from vf_pipeline.runs import Run
@@ -21,16 +22,6 @@ def evaluate_model(run: Run, engine: EngineSession, stage: str, model: ModelRef)
     config = run.config
     env = environment_of(run)
     data = DatasetRef(**run.stage_outputs["prepare"]["data"]["eval"])
-    settings = {
-        "environment": config.environment.model_dump()
-        | run.stage_outputs["prepare"]["environment"],
-        "eval": config.eval.model_dump(
-            include={"rollouts_per_example", "max_tokens", "temperature"}
-        ),
-        "model": model.digest,
-        "data": data.digest,
-        "seed": config.seed,
-    }
     with run.start_tracker(stage) as tracker:
         tracker.log_params({"model": model.uri, "model_digest": model.digest})
         tracker.log_dataset(data, f"{env.env_id}/eval", "eval")
@@ -43,7 +34,7 @@ def evaluate_model(run: Run, engine: EngineSession, stage: str, model: ModelRef)
             inference=config.inference,
             seed=config.seed,
             folder=run.path(stage),
-            journal_settings=settings,
+            journal_settings=identity_of(run, model, data, eval=measured_by(run)),
             tracker=tracker,
         )
     return {"result": asdict(result), "rollouts": str(run.path(stage, "rollouts.jsonl"))}

@@ -8,6 +8,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.environment_of_run import environment_of
+from tasks.identity_of_run import identity_of
 from vf_pipeline.data.files import read_examples
 from vf_pipeline.runs import Run
 from vf_pipeline.serving.session import EngineSession
@@ -35,14 +36,9 @@ def synthesize_rows(run: Run, engine: EngineSession) -> dict[str, Any]:
             inference=config.inference,
             seed=config.seed,
             folder=run.path("synthesize"),
-            journal_settings={
-                "synth": config.synth.model_dump(exclude={"max_concurrent"}),
-                "environment": config.environment.model_dump()
-                | run.stage_outputs["prepare"]["environment"],
-                "model": model.digest,
-                "data": data.digest,
-                "seed": config.seed,
-            },
+            journal_settings=identity_of(
+                run, model, data, synth=config.synth.model_dump(exclude={"max_concurrent"})
+            ),
             tracker=tracker,
         )
         tracker.log_dataset(result.dataset, f"{env.env_id}/sft", "sft")

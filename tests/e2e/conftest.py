@@ -20,6 +20,7 @@ SMALL = [
     "data.train_examples=120",
     "eval.max_tokens=4",
     "eval.temperature=1.0",
+    "eval.baselines=[{max_tokens = 8}, {shots = 1}]",
     "synth.max_tokens=4",
     "synth.min_rows=8",
     "synth.rollouts_per_example=2",

@@ -29,6 +29,7 @@ def test_the_chain_ends_with_a_verdict_a_record_and_nothing_left_running(
     manifest = json.loads((folder / "manifest.json").read_text())
     assert list(manifest["stages"]) == [
         "evaluate-base",
+        "evaluate-prompted",
         "evaluate-sft",
         "evaluate-trained",
         "grpo",
@@ -40,6 +41,7 @@ def test_the_chain_ends_with_a_verdict_a_record_and_nothing_left_running(
     check_rollouts(folder, examples=60)
     check_mlflow(Path(project["VF_STATE"]) / "mlflow.db", manifest)
     check_prefect(Path(project["VF_STATE"]) / "prefect" / "prefect.db", manifest)
+    check_baselines(folder, manifest, out)
     report = (folder / "report.html").read_text()
     assert out.splitlines()[1][:20] in report.replace("&amp;", "&") or "points" in report
 
@@ -50,12 +52,28 @@ def test_the_chain_ends_with_a_verdict_a_record_and_nothing_left_running(
 
 def check_rollouts(folder: Path, examples: int) -> None:
     seen = []
-    for which in ("base", "sft", "trained"):
+    prompted = [f"prompted/{name}" for name in ("zero-shot-8-tokens", "1-shot-4-tokens")]
+    for which in ("base", *prompted, "sft", "trained"):
         lines = (folder / f"evaluate-{which}" / "rollouts.jsonl").read_text().splitlines()[1:]
         keys = [line.split(" ", 2)[1] for line in lines if '"kind":"rollout"' in line]
         assert len(keys) == len(set(keys)) == examples
         seen.append(set(keys))
-    assert seen[0] == seen[1] == seen[2], "before and after are measured on the same examples"
+    assert all(keys == seen[0] for keys in seen), (
+        "before and after are measured on the same examples"
+    )
+
+
+def check_baselines(folder: Path, manifest: dict, out: str) -> None:
+    outputs = manifest["stages"]["evaluate-prompted"]["outputs"]
+    assert outputs["left_out"] == []
+    labels = ["zero-shot, 8 tokens", "1-shot, 4 tokens"]
+    assert [made["label"] for made in outputs["baselines"]] == labels
+    best = manifest["stages"]["promote"]["outputs"]["best_prompted"]
+    assert f"over the best prompted base ({best}: " in out.splitlines()[1]
+    report = (folder / "report.html").read_text()
+    assert "trained − best prompted" in report
+    for label in ["zero-shot, 4 tokens", *labels]:
+        assert f"base, {label}" in report
 
 
 def check_mlflow(database: Path, manifest: dict) -> None:
@@ -72,7 +90,7 @@ def check_mlflow(database: Path, manifest: dict) -> None:
     assert set(runs.values()) == {"FINISHED"}
     assert set(parents.values()) == {stages[""]}
     assert len(version) == 1
-    assert rewards >= 6
+    assert rewards >= 8
 
 
 def check_prefect(database: Path, manifest: dict) -> None:

@@ -141,8 +141,8 @@ def test_the_chain_sends_each_stage_to_its_pool(
     stages = call(services, "/flow_runs/filter", {"flows": {"name": {"any_": ["stage"]}}})
     pools = {run["parameters"]["stage"]: run["work_pool_name"] for run in stages}
     assert pools["prepare"] == pools["promote"] == "vf-cpu"
-    assert pools["grpo"] == pools["evaluate-base"] == pools["sft"] == "vf-gpu"
-    assert len(pools) == 8
+    assert pools["grpo"] == pools["evaluate-prompted"] == pools["sft"] == "vf-gpu"
+    assert len(pools) == 9
 
 
 def mlflow_run(env: dict[str, str], run_id: str) -> Any:

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 STAGES = [
     "prepare",
     "evaluate-base",
+    "evaluate-prompted",
     "synthesize",
     "sft",
     "evaluate-sft",

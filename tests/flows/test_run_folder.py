@@ -59,7 +59,7 @@ def test_mistakes_are_one_line(
 def test_plan_says_what_would_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "configs/quickstart.toml"]) == 0
     out = capsys.readouterr().out
-    assert out.count("will run") == 8
+    assert out.count("will run") == 9
 
 
 def test_a_plan_needs_no_prefect() -> None:

@@ -33,6 +33,21 @@ def test_an_override_may_be_a_table_a_number_or_a_bare_word() -> None:
     assert config.grpo.lr == 1e-6
 
 
+def test_baselines_are_tables_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text("[[eval.baselines]]\nshots = 2\n[[eval.baselines]]\nmax_tokens = 32\n")
+    config = load_config(PipelineConfig, [path])
+    two, long = config.eval.baselines
+    assert (two.shots, two.max_tokens, long.shots, long.max_tokens) == (2, 0, 0, 32)
+    assert load_config(PipelineConfig, [path], ["eval.baselines=[]"]).eval.baselines == ()
+    line = "eval.baselines=[{shots = 5, max_tokens = 4}]"
+    assert load_config(PipelineConfig, [path], [line]).eval.baselines[0].shots == 5
+    with pytest.raises(ConfigError, match=r"eval\.baselines\.0\.shot'"):
+        load_config(PipelineConfig, [path], ["eval.baselines=[{shot = 5}]"])
+    stored = PipelineConfig.model_validate(config.model_dump(mode="json"))
+    assert stored == config
+
+
 def test_settings_are_frozen_and_described() -> None:
     config = PipelineConfig()
     with pytest.raises(ValueError, match="frozen"):

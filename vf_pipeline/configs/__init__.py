@@ -14,6 +14,7 @@ from vf_pipeline.configs.commands import (
 from vf_pipeline.configs.loading import load_config, validate
 from vf_pipeline.configs.options import add_option, same_field
 from vf_pipeline.configs.settings import (
+    BaselineSettings,
     DataSettings,
     EnvironmentSettings,
     EvalSettings,
@@ -29,6 +30,7 @@ from vf_pipeline.configs.settings import (
 )
 
 __all__ = [
+    "BaselineSettings",
     "ChainFormSettings",
     "DataSettings",
     "EndpointFormSettings",

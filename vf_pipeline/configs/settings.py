@@ -62,6 +62,15 @@ class DataSettings(Settings):
     """Examples that GRPO draws from."""
 
 
+class BaselineSettings(Settings):
+    """One way of prompting the base model, which the trained model must beat."""
+
+    shots: int = Field(0, ge=0)
+    """Worked examples in front of the question, taken from the examples of synthesis."""
+    max_tokens: int = Field(0, ge=0)
+    """Most tokens sampled a turn, where that is more than eval.max_tokens."""
+
+
 class EvalSettings(Settings):
     """How a model is measured."""
 
@@ -75,6 +84,12 @@ class EvalSettings(Settings):
     """Sampling temperature; 0 is greedy."""
     max_error_fraction: float = Field(0.05, ge=0.0, le=1.0)
     """Share of failed rollouts above which the stage fails."""
+    baselines: tuple[BaselineSettings, ...] = (
+        BaselineSettings(max_tokens=64),
+        BaselineSettings(shots=3, max_tokens=64),
+        BaselineSettings(shots=8, max_tokens=64),
+    )
+    """Ways of prompting the base model that the trained one is compared with; [] is none."""
 
 
 class SynthSettings(Settings):
@@ -155,10 +170,14 @@ class GrpoSettings(Settings):
 
 
 class GateSettings(Settings):
-    """When the trained model is promoted."""
+    """When the trained model is promoted.
+
+    The gain is the one over the best prompted base: the best of ``eval.baselines`` and of the base
+    as it is measured without them. What a prompt can do needs no training.
+    """
 
     min_gain: float = Field(0.0, title="Least gain")
-    """Gain over the base that the interval's lower end must exceed."""
+    """Gain over the best prompted base that the interval's lower end must exceed."""
 
 
 class TrackingSettings(Settings):

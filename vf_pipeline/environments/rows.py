@@ -1,7 +1,7 @@
 """The column rules: from the rows of a dataset to examples that can be played."""
 
 import json
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,22 @@ class RowFormat:
         if not system and self.system_prompt:
             system = [{"role": "system", "content": self.system_prompt}]
         return [*system, *(dict(shot) for shot in self.few_shot), *messages[head:]]
+
+
+def insert_shots(prompt: Messages, shots: Sequence[Message]) -> Messages:
+    """Return a prompt with worked examples between its system messages and the rest.
+
+    Raises:
+        ConfigError: the prompt is plain text, which has no such place.
+    """
+    if not shots:
+        return prompt
+    if isinstance(prompt, str):
+        raise ConfigError("worked examples need chat prompts, this one is text", "ask for 0 shots")
+    head = 0
+    while head < len(prompt) and prompt[head].get("role") in ("system", "developer"):
+        head += 1
+    return [*prompt[:head], *shots, *prompt[head:]]
 
 
 def _messages(given: Any, row: Row, ordinal: int) -> list[Message]:

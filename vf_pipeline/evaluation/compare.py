@@ -66,12 +66,20 @@ def compare(before: Sequence[ScoredRollout], after: Sequence[ScoredRollout]) -> 
     )
 
 
-def verdict(comparison: Comparison, what: str = "held-out examples") -> str:
-    """Return the difference as one line: "+87.1 points (95 % CI 82.3 … 91.4) on 240 …"."""
+def verdict(comparison: Comparison, what: str = "held-out examples", over: str = "") -> str:
+    """Return the difference as one line: "+87.1 points (95 % CI 82.3 … 91.4) on 240 …".
+
+    Args:
+        comparison: what is told.
+        what: what was measured on.
+        over: what the gain is over, where the line shall say so.
+    """
     difference = comparison.difference
     if difference.n == 0:
         return f"no {what} were scored on both sides: nothing to compare"
-    text = f"{format_difference(difference, comparison.bounded)} on {difference.n} {what}"
+    text = format_difference(difference, comparison.bounded)
+    text += f" over {over}" if over else ""
+    text += f" on {difference.n} {what}"
     if not difference.excludes_zero:
         text += ": no difference is shown"
         if math.isfinite(comparison.detectable) and comparison.detectable > 0.0:
@@ -89,6 +97,11 @@ def format_difference(difference: Interval, bounded: bool = True) -> str:
         return f"{mean}{unit} (too few for an interval)"
     low, high = (_number(end, bounded, sign=False) for end in (difference.low, difference.high))
     return f"{mean}{unit} (95 % CI {low} … {high})"
+
+
+def format_mean(estimate: Interval, bounded: bool = True) -> str:
+    """Return a mean reward as "0.625", or with three significant digits where not bounded."""
+    return f"{estimate.mean:.3f}" if bounded else _number(estimate.mean, bounded, sign=False)
 
 
 def _change(means: tuple[dict[str, float], dict[str, float]], digests: Iterable[str]) -> Change:

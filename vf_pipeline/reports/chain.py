@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vf_pipeline.evaluation.compare import Comparison
+from vf_pipeline.evaluation.gains import Gains, Measured
 from vf_pipeline.reports.page import (
     ChainReport,
     Gain,
@@ -18,21 +19,20 @@ from vf_pipeline.types import Messages, Rollout, Score
 Pairs = Sequence[tuple[Rollout, Score]]
 
 
-def chain_report(
-    run: Run,
-    verdict: Sequence[str],
-    comparisons: tuple[Comparison, Comparison, Comparison],
-    pairs: tuple[Pairs, Pairs, Pairs],
-) -> ChainReport:
+_CHOSEN = (
+    "The best prompted base is chosen on the very examples that it is compared on. That favours "
+    "it, so the gain over it is understated rather than overstated."
+)
+
+
+def chain_report(run: Run, verdict: Sequence[str], gains: Gains) -> ChainReport:
     """Return the report of a chain.
 
     Args:
         run: the run whose stages are done.
         verdict: the verdict's lines, the first one first.
-        comparisons: trained over base, SFT over base, trained over SFT.
-        pairs: rollouts and scores of base, SFT and trained, on the same examples.
+        gains: the measured models and their comparisons, on the same examples.
     """
-    total, by_sft, by_grpo = comparisons
     outputs, facts = run.stage_outputs, run.manifest.facts
     return ChainReport(
         title=f"{run.config.name}: {run.config.environment.id}",
@@ -43,19 +43,17 @@ def chain_report(
             StageTime(name, record.duration_s, stage_note(record.outputs))
             for name, record in run.manifest.stages.items()
         ],
-        measurements=[
-            _measurement("base", by_sft, after=False),
-            _measurement("SFT", by_sft, after=True),
-            _measurement("trained", by_grpo, after=True),
-        ],
+        measurements=measurements(gains),
+        note=_CHOSEN if len(gains.bases) > 1 else "",
         gains=[
-            _gain("SFT − base", by_sft),
-            _gain("GRPO − SFT", by_grpo),
-            _gain("trained − base", total),
+            _gain("trained − best prompted", gains.over_best),
+            _gain("trained − base", gains.over_plain),
+            _gain("SFT − base", gains.by_sft),
+            _gain("GRPO − SFT", gains.by_grpo),
         ],
         reward_curve=reward_curve(run),
         funnel=outputs["synthesize"]["funnel"],
-        samples=samples(pairs[0], pairs[2]),
+        samples=samples(gains.bases[0].pairs, gains.trained.pairs),
         settings=run.config.model_dump(),
         digests={
             "base model": outputs["prepare"]["model"]["digest"],
@@ -65,7 +63,7 @@ def chain_report(
             "SFT rows": outputs["synthesize"]["rows"]["digest"],
         },
         links={"Prefect": facts.get("prefect_url", ""), "MLflow": facts.get("mlflow_url", "")},
-        bounded=total.bounded,
+        bounded=gains.over_best.bounded,
     )
 
 
@@ -74,6 +72,11 @@ def stage_note(outputs: dict[str, Any]) -> str:
     if "result" in outputs:
         reward, counts = outputs["result"]["reward"], outputs["result"]["counts"]
         return f"reward {reward['mean']:.3f} of {counts['rollouts']} rollouts"
+    if "baselines" in outputs:
+        rewards = (
+            f"{b['label']}: {b['result']['reward']['mean']:.3f}" for b in outputs["baselines"]
+        )
+        return "; ".join(rewards)
     if "rows" in outputs:
         return f"{outputs['rows']['rows']} rows"
     if "steps" in outputs:
@@ -129,10 +132,25 @@ def last_text(messages: Messages) -> str:
     return str(messages[-1].get("content") or "") if messages else ""
 
 
-def _measurement(label: str, comparison: Comparison, *, after: bool) -> Measurement:
+def measurements(gains: Gains) -> list[Measurement]:
+    """Return what was measured, in the order of training: each prompting of the base first."""
+    bases = [
+        _measurement(f"base, {base.label}", base, comparison, after=False)
+        for base, comparison in zip(gains.bases, gains.over, strict=True)
+    ]
+    return [
+        *bases,
+        _measurement("SFT", gains.warm, gains.by_sft, after=True),
+        _measurement("trained", gains.trained, gains.by_grpo, after=True),
+    ]
+
+
+def _measurement(
+    label: str, model: Measured, comparison: Comparison, *, after: bool
+) -> Measurement:
     side = "after" if after else "before"
     tasks = {name: getattr(change, side) for name, change in comparison.per_task.items()}
-    return Measurement(label, getattr(comparison, side), tasks)
+    return Measurement(label, getattr(comparison, side), tasks, model.truncated)
 
 
 def _gain(label: str, comparison: Comparison) -> Gain:

@@ -14,6 +14,7 @@ from vf_pipeline.types import Interval
 _WIDTH = 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 16, 14, 40
 _ROW = 50
+_LABEL = 26  # letters of the longest label
 _LETTER = 6.6  # width of a letter of the label font, in units of the drawing
 
 
@@ -45,7 +46,7 @@ def intervals(rows: Sequence[tuple[str, Interval]], x_label: str) -> str:
     known = [(label, row) for label, row in rows if math.isfinite(row.mean)]
     if not known:
         return ""
-    left = 14 + _LETTER * min(max(len(label) for label, _ in known), 18)
+    left = 14 + _LETTER * min(max(len(label) for label, _ in known), _LABEL)
     height = _TOP + _ROW * len(known) + _BOTTOM
     ends = [end for _, row in known for end in (row.mean, *_bounds(row))]
     x_ticks = ticks(min(0.0, *ends), max(1.0, *ends))
@@ -86,7 +87,7 @@ class _Scale:
 
 def _whisker(label: str, row: Interval, x_of: _Scale, y: float, left: float) -> str:
     low, high = _bounds(row)
-    short = label if len(label) <= 18 else label[:17] + "…"
+    short = label if len(label) <= _LABEL else label[: _LABEL - 1] + "…"
     value = f"{row.mean:.3f}"
     title = f"<title>{escape(label)}: {value} (95 % CI {low:.3f} … {high:.3f}, n = {row.n})</title>"
     # The number stands above the dot, inside the frame also at its ends.

@@ -27,11 +27,15 @@ class StageTime:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One measured model ("base", "SFT", "trained"): its reward, overall and for each task."""
+    """One measured model ("base", "SFT", "trained"): its reward, overall and for each task.
+
+    ``truncated`` is the share of its answers that a token limit cut, NaN where it is not known.
+    """
 
     label: str
     reward: Interval
     per_task: Mapping[str, Interval] = field(default_factory=dict)
+    truncated: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class ChainReport:
         notes: further lines below the verdict.
         stages: what ran, in order.
         measurements: the models that were measured, in the order of training.
+        note: how the measurements are to be read.
         gains: differences between them.
         reward_curve: (step, mean reward of the step's samples) while training.
         funnel: how many rollouts passed each step of synthesis, in order.
@@ -83,6 +88,7 @@ class ChainReport:
     notes: Sequence[str] = ()
     stages: Sequence[StageTime] = ()
     measurements: Sequence[Measurement] = ()
+    note: str = ""
     gains: Sequence[Gain] = ()
     reward_curve: Sequence[tuple[float, float]] = ()
     funnel: Mapping[str, int] = field(default_factory=dict)
@@ -108,6 +114,7 @@ def render_report(report: ChainReport) -> str:
     pages.filters |= {
         "estimate": _estimate,
         "points": _points_of(report.bounded),
+        "share": _share,
         "seconds": _seconds,
         "clip": _clip,
     }
@@ -136,6 +143,11 @@ def _estimate(interval: Interval | None) -> str:
     if math.isnan(interval.low):
         return f"{interval.mean:.3f}"
     return f"{interval.mean:.3f} ({interval.low:.3f} … {interval.high:.3f})"
+
+
+def _share(value: float) -> str:
+    """Return "38.5 %"."""
+    return "–" if math.isnan(value) else f"{100 * value:.1f} %"
 
 
 def _points_of(bounded: bool) -> Any:

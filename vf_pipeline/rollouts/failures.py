@@ -2,7 +2,13 @@
 
 from collections.abc import Sequence
 
-from vf_pipeline.errors import EnvironmentFault, ProviderError, RubricError, VfError
+from vf_pipeline.errors import (
+    EnvironmentFault,
+    OverlongPromptError,
+    ProviderError,
+    RubricError,
+    VfError,
+)
 from vf_pipeline.types import Failure, ScoredRollout
 
 _ERRORS: dict[str, type[VfError]] = {
@@ -24,9 +30,14 @@ def failure_of(played: ScoredRollout) -> Failure | None:
 
 
 def error_for(failures: Sequence[Failure], message: str, hint: str) -> VfError:
-    """Return the error of the boundary that most of the failures crossed, with their cause."""
+    """Return the error of the boundary that most of the failures crossed, with their cause.
+
+    Where every failure is a prompt that does not fit, it is an ``OverlongPromptError``.
+    """
     boundaries = [failure.boundary for failure in failures]
     boundary = max(sorted(set(boundaries)), key=boundaries.count)
     causes = [f.message or f.kind for f in failures if f.boundary == boundary]
     cause = max(sorted(set(causes)), key=causes.count)
+    if {failure.kind for failure in failures} == {OverlongPromptError.__name__}:
+        return OverlongPromptError(f"{message}; most often: {cause}", hint)
     return _ERRORS[boundary](f"{message}; most often: {cause}", hint)

@@ -15,6 +15,7 @@ from vf_pipeline.runs.manifest import Manifest
 StageName = Literal[
     "prepare",
     "evaluate-base",
+    "evaluate-prompted",
     "synthesize",
     "sft",
     "evaluate-sft",
@@ -36,13 +37,22 @@ class Stage:
 STAGES: dict[StageName, Stage] = {
     "prepare": Stage((), ("environment", "model", "data", "seed")),
     "evaluate-base": Stage(("prepare",), ("eval", "seed"), "gpu"),
+    "evaluate-prompted": Stage(("prepare",), ("eval", "seed"), "gpu"),
     "synthesize": Stage(("prepare",), ("synth", "seed"), "gpu"),
     "sft": Stage(("prepare", "synthesize"), ("sft", "seed"), "gpu"),
     "evaluate-sft": Stage(("prepare", "sft"), ("eval", "seed"), "gpu"),
     "grpo": Stage(("prepare", "sft"), ("grpo", "seed"), "gpu"),
     "evaluate-trained": Stage(("prepare", "grpo"), ("eval", "seed"), "gpu"),
     "promote": Stage(
-        ("evaluate-base", "evaluate-sft", "evaluate-trained", "grpo", "synthesize"), ("gate",)
+        (
+            "evaluate-base",
+            "evaluate-prompted",
+            "evaluate-sft",
+            "evaluate-trained",
+            "grpo",
+            "synthesize",
+        ),
+        ("gate",),
     ),
 }
 
@@ -74,5 +84,8 @@ def _paths(outputs: Any, key: str = "") -> Iterator[str]:
     if isinstance(outputs, dict):
         for name, value in outputs.items():
             yield from _paths(value, name)
+    elif isinstance(outputs, list):
+        for value in outputs:
+            yield from _paths(value, key)
     elif key in _PLACES and isinstance(outputs, str) and Path(outputs).is_absolute():
         yield outputs

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vf_pipeline import storage
 from vf_pipeline.configs import InferenceSettings, SynthSettings
+from vf_pipeline.environments.rows import insert_shots
 from vf_pipeline.errors import ConfigError
 from vf_pipeline.inference.endpoints import Endpoint
 from vf_pipeline.rollouts.failures import failure_of
@@ -16,7 +17,7 @@ from vf_pipeline.synthesis.card import render_card
 from vf_pipeline.synthesis.export import export_rows
 from vf_pipeline.synthesis.select import Provenance, select_for_sft
 from vf_pipeline.tracking import Tracker
-from vf_pipeline.types import DatasetRef, Example, Message, Messages, ScoredRollout, Usage
+from vf_pipeline.types import DatasetRef, Example, Message, ScoredRollout, Usage
 
 if TYPE_CHECKING:
     from vf_pipeline.environments.environment import Environment
@@ -111,24 +112,6 @@ def synthesize(
     )
     _record(result, pairs, folder, tracker)
     return result
-
-
-def insert_shots(prompt: Messages, shots: Sequence[Message]) -> Messages:
-    """Return a prompt with worked examples between its system messages and the rest.
-
-    Raises:
-        ConfigError: the prompt is plain text, which has no such place.
-    """
-    if not shots:
-        return prompt
-    if isinstance(prompt, str):
-        raise ConfigError(
-            "worked examples need chat prompts, this one is text", "set synth.shots = 0"
-        )
-    head = 0
-    while head < len(prompt) and prompt[head].get("role") in ("system", "developer"):
-        head += 1
-    return [*prompt[:head], *shots, *prompt[head:]]
 
 
 def _usage(pairs: Sequence[ScoredRollout]) -> Usage:

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from vf_pipeline.environments import SingleTurnEnv
-from vf_pipeline.environments.rows import content_digest
+from vf_pipeline.environments.rows import content_digest, insert_shots
 from vf_pipeline.errors import AuthError, ConfigError, EmptyResponseError
 from vf_pipeline.parsers import ThinkParser
 from vf_pipeline.rubrics import Rubric
@@ -207,6 +207,17 @@ def test_shots_are_the_first_examples_of_the_task():
         env.shots("default", 1, [Example(0, "text")])
     with pytest.raises(ConfigError, match="example 3 has no user message"):
         env.shots("default", 1, [Example(3, [system("S")])])
+
+
+def test_worked_examples_go_between_system_and_question():
+    shots = [{"role": "user", "content": "echo x"}, {"role": "assistant", "content": "echo x"}]
+    question = [{"role": "user", "content": "q"}]
+    system = [{"role": "system", "content": "s"}]
+    assert insert_shots(system + question, shots) == [*system, *shots, *question]
+    assert insert_shots(question, shots) == [*shots, *question]
+    assert insert_shots("text", []) == "text"
+    with pytest.raises(ConfigError, match="chat prompts"):
+        insert_shots("text", shots)
 
 
 def test_a_chat_request_is_put_together():

@@ -57,6 +57,18 @@ def test_a_stage_whose_files_are_gone_is_done_again(config: PipelineConfig, tmp_
     assert reusable(config, manifest, "prepare") is None
 
 
+def test_files_in_lists_are_looked_for_as_well(config: PipelineConfig, tmp_path: Path) -> None:
+    manifest = prepared(config, tmp_path / "run")
+    journal = tmp_path / "run" / "rollouts.jsonl"
+    journal.write_text("")
+    outputs = {"baselines": [{"label": "3-shot", "rollouts": str(journal)}], "left_out": []}
+    key = stage_key(config, manifest, "evaluate-prompted")
+    manifest.record("evaluate-prompted", key, outputs, 0.0)
+    assert reusable(config, manifest, "evaluate-prompted") == outputs
+    journal.unlink()
+    assert reusable(config, manifest, "evaluate-prompted") is None
+
+
 def test_other_inputs_are_another_key(config: PipelineConfig, tmp_path: Path) -> None:
     manifest = prepared(config, tmp_path / "run")
     before = stage_key(config, manifest, "evaluate-base")

@@ -8,9 +8,9 @@ import pyarrow.parquet
 import pytest
 
 from vf_pipeline.configs import InferenceSettings, SynthSettings
-from vf_pipeline.errors import ConfigError, VfError
+from vf_pipeline.errors import VfError
 from vf_pipeline.inference.endpoints import Endpoint
-from vf_pipeline.synthesis.synthesize import SynthResult, insert_shots, synthesize
+from vf_pipeline.synthesis.synthesize import SynthResult, synthesize
 from vf_pipeline.testing import EchoEnvironment, FakeClient
 from vf_pipeline.tracking import JsonlTracker
 
@@ -78,13 +78,3 @@ def test_synthesis_resumes_and_makes_the_same_rows(tmp_path: Path) -> None:
 def test_too_few_rows_are_an_error_that_says_why(tmp_path: Path) -> None:
     with pytest.raises(VfError, match="only 3 of 8 samples were accepted"):
         make(tmp_path, FakeClient(reply), min_rows=4)
-
-
-def test_shots_go_between_system_and_question() -> None:
-    question = [{"role": "user", "content": "q"}]
-    system = [{"role": "system", "content": "s"}]
-    assert insert_shots(system + question, SHOTS) == [*system, *SHOTS, *question]
-    assert insert_shots(question, SHOTS) == [*SHOTS, *question]
-    assert insert_shots("text", []) == "text"
-    with pytest.raises(ConfigError, match="chat prompts"):
-        insert_shots("text", SHOTS)
