@@ -19,6 +19,7 @@ import pytest
 
 from vf_pipeline.configs import PipelineConfig, load_config, validate
 from vf_pipeline.registry import require_environment
+from vf_pipeline.runs.stages import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -166,7 +167,7 @@ def check_flows(arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPa
     if args.command == "plan":
         places = {"VF_RUNS": str(folder / "runs"), "VF_STATE": str(folder / "state")}
         plan = run([sys.executable, "-m", "flows", *arguments], ROOT, **places).stdout
-        assert plan.count("will run") == 8
+        assert plan.count("will run") == len(STAGES)
 
 
 def check_script(
