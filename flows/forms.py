@@ -10,6 +10,7 @@ from vf_pipeline.configs import (
     ChainFormSettings,
     EndpointFormSettings,
     EnvironmentSettings,
+    EvaluationFormSettings,
     FormSettings,
     ModelSettings,
     PipelineConfig,
@@ -64,6 +65,12 @@ class Form(BaseModel):
         return PipelineConfig.model_validate(config.model_dump())
 
 
+class _EvaluationForm(Form):
+    """Which model is measured, on which environment."""
+
+    CONFIG = EvaluationFormSettings
+
+
 class _EndpointForm(Form):
     """Which model of which endpoint is measured, on which environment."""
 
@@ -90,9 +97,9 @@ PreparationForm = form_of(
     data=("eval_examples", "synth_examples", "train_examples"),
 )
 EvaluationForm = form_of(
-    Form,
+    _EvaluationForm,
     "EvaluationForm",
-    FormSettings,
+    EvaluationFormSettings,
     data=("eval_examples",),
     eval=_EVAL,
 )

@@ -18,8 +18,10 @@ from flows.forms import (
 )
 from vf_pipeline import installed_environments
 from vf_pipeline.configs import EnvironmentSettings, PipelineConfig, load_config
+from vf_pipeline.data.split import split_examples
 from vf_pipeline.errors import ConfigError, UnknownNameError
 from vf_pipeline.models.wheels import KNOWN
+from vf_pipeline.testing import EchoEnvironment
 
 FORMS = [
     PreparationForm,
@@ -97,7 +99,7 @@ def test_fields_have_titles_words_and_an_order(form: type[Form]) -> None:
 def test_what_is_shown_untouched_is_the_default() -> None:
     for form, of_the_ui in [
         (PreparationForm, {"name": "form"}),
-        (EvaluationForm, {"name": "form"}),
+        (EvaluationForm, {"name": "form", "data": {"synth_examples": 1, "train_examples": 1}}),
         (SynthesisForm, {"name": "form"}),
         (TrainingForm, {"name": "form"}),
         (PipelineForm, {"name": "form", "execution": "deployments"}),
@@ -182,3 +184,15 @@ def test_overrides_name_their_mistake() -> None:
         load_config(PipelineConfig, [], ["grpo.steps"])
     with pytest.raises(UnknownNameError, match=r"did you mean 'grpo'"):
         load_config(PipelineConfig, [], ["grp.steps=3"])
+
+
+def test_an_evaluation_is_on_the_chains_held_out_examples() -> None:
+    examples = EchoEnvironment(num_examples=300).examples("train")
+
+    def held_out(config: PipelineConfig) -> list[str]:
+        data = config.data
+        sizes = {"eval": 40, "synth": data.synth_examples, "train": data.train_examples}
+        return [e.digest for e in split_examples(examples, sizes, config.seed)["eval"]]
+
+    chain = PipelineForm.model_validate(NAMED | {"data": {"train_examples": 100}}).to_config()
+    assert held_out(EvaluationForm.model_validate(NAMED).to_config()) == held_out(chain)

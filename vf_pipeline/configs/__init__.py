@@ -8,6 +8,7 @@ from vf_pipeline.configs.commands import (
     ChainFormSettings,
     EndpointFormSettings,
     EvalCommandSettings,
+    EvaluationFormSettings,
     FormSettings,
     ServeCommandSettings,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "EnvironmentSettings",
     "EvalCommandSettings",
     "EvalSettings",
+    "EvaluationFormSettings",
     "FormSettings",
     "GateSettings",
     "GrpoSettings",

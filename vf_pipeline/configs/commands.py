@@ -10,6 +10,7 @@ from pydantic import Field
 
 from vf_pipeline.configs.options import same_field
 from vf_pipeline.configs.settings import (
+    DataSettings,
     EvalSettings,
     InferenceSettings,
     ModelSettings,
@@ -86,6 +87,20 @@ class FormSettings(PipelineConfig):
     name: str = same_field(PipelineConfig, "name", default="form")
 
 
+class HeldOutData(DataSettings):
+    """Which examples a model is measured on."""
+
+    # An evaluation uses the held-out part alone; the parts after it do not change what is in it.
+    synth_examples: int = same_field(DataSettings, "synth_examples", default=1)
+    train_examples: int = same_field(DataSettings, "train_examples", default=1)
+
+
+class EvaluationFormSettings(FormSettings):
+    """What the form of an evaluation starts from: any dataset that has the held-out examples."""
+
+    data: HeldOutData = Field(HeldOutData(), title="Data")
+
+
 class ChainFormSettings(FormSettings):
     """What the form of the whole chain starts from: a chain of the UI runs where its pools are."""
 
@@ -115,7 +130,7 @@ class EndpointInference(InferenceSettings):
     )
 
 
-class EndpointFormSettings(FormSettings):
+class EndpointFormSettings(EvaluationFormSettings):
     """What the form for a model behind an endpoint starts from."""
 
     model: EndpointModel = Field(title="Model")

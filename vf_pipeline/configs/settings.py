@@ -193,7 +193,7 @@ class PipelineConfig(Settings):
     """The whole chain: prepare, evaluate, synthesize, SFT, GRPO, evaluate, promote."""
 
     name: str = Field("quickstart", pattern=r"^[a-z0-9][a-z0-9-]*$")
-    """Name of the run; its folder is runs/<name>-<digest>."""
+    """Name of the run; its folder is runs/NAME-DIGEST."""
     seed: int = Field(0, ge=0)
     """Seed of data, sampling and training."""
     execution: Literal["inline", "deployments"] = "inline"
