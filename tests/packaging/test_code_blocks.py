@@ -212,14 +212,30 @@ def parsed(main: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> 
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def test_every_path_that_contributing_names_exists() -> None:
-    named = re.findall(r"`([\w./-]+/[\w./-]*|[\w/]+\.(?:py|md|toml))`", CONTRIBUTING)
-    places = [ROOT, ROOT / "vf_pipeline", *(ROOT / "vf_pipeline").glob("*/")]
-    places += [ROOT / "vf_pipeline" / "training" / "trainer", ROOT / "flows"]
-    routes = {name for name in named if name.startswith("/")}
-    missing = [n for n in named if n not in routes and not any((p / n).exists() for p in places)]
-    assert len(named) >= 35
-    assert missing == []
+DESIGN = sorted((ROOT / "docs" / "design").glob("[0-9]*.md"))
+
+
+@pytest.mark.parametrize("path", [ROOT / "CONTRIBUTING.md", *DESIGN], ids=lambda path: path.stem)
+def test_every_path_that_a_page_names_exists(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    named = re.findall(r"`([\w./-]+/[\w./-]*|[\w/]+\.(?:py|md|toml))`", text)
+    library = ROOT / "vf_pipeline"
+    places = [ROOT, library, *library.glob("*/"), *library.glob("training/*/"), ROOT / "flows"]
+    paths = [name for name in named if not name.startswith("/")]  # those are routes of a server
+    assert len(paths) >= 2
+    assert [name for name in paths if not any((place / name).exists() for place in places)] == []
+
+
+def test_every_decision_has_its_parts_its_place_in_the_index_and_its_number() -> None:
+    index = (ROOT / "docs" / "design" / "README.md").read_text(encoding="utf-8")
+    assert [path.name[:3] for path in DESIGN] == [f"{n + 1:03}" for n in range(len(DESIGN))]
+    for path in DESIGN:
+        text = path.read_text(encoding="utf-8")
+        parts = re.findall(r"^## (.+)$", text, re.MULTILINE)
+        wanted = ["Context", "Decision", "Alternatives that lost", "Figures", "What holds it"]
+        assert [part for part in parts if part in wanted] == wanted, path.name
+        assert f"]({path.name})" in index
+        assert 40 <= len(text.splitlines()) <= 70, path.name
 
 
 def test_the_map_lists_the_rooms_in_their_order() -> None:
