@@ -1,10 +1,10 @@
 """Groups of rollouts on their way from the worker to the trainer: signal, staleness. No torch.
 
-worker: play a group ─► has_signal? ─no─► the next prompt instead
-│yes
-trainer:                choose: fresh enough? ─no─► dropped whole, counted
-│yes
-samples, loss, weights
+    worker: play a group ─► has_signal? ─no─► the next prompt instead
+                                │yes
+    trainer: choose ─► fresh enough? ─no─► dropped whole, counted
+                                │yes
+             samples ─► loss ─► weights
 """
 
 import math
