@@ -5,6 +5,8 @@
     trainer: choose ─► fresh enough? ─no─► dropped whole, counted
                                 │yes
              samples ─► loss ─► weights
+
+A group is a noun of both processes; what each does with it is in ``worker`` and ``trainer``.
 """
 
 import math
