@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from infra.local.prefect_server import check_server, prefect_server
 from infra.local.reconcile import reconcile
@@ -23,6 +22,7 @@ from vf_pipeline.configs import PipelineConfig, load_config
 from vf_pipeline.processes.memory import PeakMemory
 from vf_pipeline.registry import require_environment
 from vf_pipeline.runs import Manifest, read_run_config, run_dir_of
+from vf_pipeline.runs.outputs import Promoted
 from vf_pipeline.runs.preflight import check_extras, check_run
 from vf_pipeline.runs.stages import STAGES, reusable
 
@@ -76,7 +76,7 @@ def run(config: PipelineConfig, *, fresh: bool = False, debug: bool = False) -> 
             log.info("run directory: %s", folder)
             done = _run(config, folder, fresh=fresh, quiet=not debug)
     _show(folder, done)
-    return 0 if done["passed"] else 3
+    return 0 if done.passed else 3
 
 
 def plan(config: PipelineConfig) -> int:
@@ -99,7 +99,7 @@ def _check(config: PipelineConfig, folder: Path) -> None:
         check_server()
 
 
-def _run(config: PipelineConfig, folder: Path, *, fresh: bool, quiet: bool) -> dict[str, Any]:
+def _run(config: PipelineConfig, folder: Path, *, fresh: bool, quiet: bool) -> Promoted:
     """Return the outcome of the flow, and keep beside it what it took."""
     started_at = time.monotonic()
     with PeakMemory() as memory, prefect_server(folder / "logs", quiet=quiet) as api:
@@ -114,20 +114,21 @@ def _run(config: PipelineConfig, folder: Path, *, fresh: bool, quiet: bool) -> d
         "wall_s": round(time.monotonic() - started_at, 1),
     }
     storage.write_json(folder / "took.json", took)
-    return dict(outcome)
+    return outcome
 
 
-def _finished(config: PipelineConfig) -> dict[str, Any] | None:
+def _finished(config: PipelineConfig) -> Promoted | None:
     """Return the outcome of a run whose last stage is done, for these very settings."""
     folder = run_dir_of(config)
     manifest = Manifest.open(folder)
     # The records in Prefect and MLflow are closed after the last stage, and noted then.
     if not manifest.facts.get("published"):
         return None
-    return reusable(config, manifest, "promote")
+    done = reusable(config, manifest, "promote")
+    return done if isinstance(done, Promoted) else None
 
 
-def _show(folder: Path, outcome: dict[str, Any]) -> None:
+def _show(folder: Path, outcome: Promoted) -> None:
     stages = Manifest.open(folder).stages.values()
     time_taken = f"stages took {sum(record.duration_s for record in stages):.0f} s in all"
     if storage.exists(folder / "took.json"):
@@ -138,10 +139,10 @@ def _show(folder: Path, outcome: dict[str, Any]) -> None:
         )
     lines = [
         "",
-        *outcome["verdict"],
+        *outcome.verdict,
         "",
         time_taken,
-        f"report: {outcome['report']}",
+        f"report: {outcome.report}",
         "look around: make ui",
     ]
     sys.stdout.write("\n".join(lines) + "\n")

@@ -1,5 +1,6 @@
 """Measure one model on one environment: weights served here, or a model behind an endpoint."""
 
+from dataclasses import asdict
 from typing import Any
 
 from prefect import flow
@@ -34,5 +35,5 @@ def _evaluate(form: EvaluationForm | EndpointForm) -> dict[str, Any]:
     with recorded(form.to_config(), fresh=form.fresh, wait_s=form.WAIT_S) as here:
         run_stage(here, "prepare")
         outcome = run_stage(here, "evaluate-base")
-        publish_evaluation(here.run, outcome["result"])
-        return outcome
+        publish_evaluation(here.run, outcome.result)
+        return asdict(outcome)

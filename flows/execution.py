@@ -3,6 +3,8 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from flows.pools import run_on_pool
@@ -15,31 +17,30 @@ from tasks.synthesize_rows import synthesize_rows
 from tasks.train_grpo import train_grpo
 from tasks.train_sft import train_sft
 from vf_pipeline.errors import VfError
+from vf_pipeline.runs import Run
+from vf_pipeline.runs.outputs import StageOutputs
 from vf_pipeline.runs.stages import StageName, reusable, stage_key
+from vf_pipeline.serving.session import EngineSession
 
 log = logging.getLogger(__name__)
 
 
-def _evaluate(stage: StageName, of: StageName) -> Callable[[Workplace], dict[str, Any]]:
-    return lambda here: evaluate_model(here.run, here.engine, stage, here.run.model(of))
-
-
-ACTS: dict[StageName, Callable[[Workplace], dict[str, Any]]] = {
-    "prepare": lambda here: prepare_data(here.run),
-    "evaluate-base": _evaluate("evaluate-base", "prepare"),
-    "evaluate-prompted": lambda here: evaluate_baselines(here.run, here.engine),
-    "synthesize": lambda here: synthesize_rows(here.run, here.engine),
-    "sft": lambda here: train_sft(here.run, here.engine),
-    "evaluate-sft": _evaluate("evaluate-sft", "sft"),
-    "grpo": lambda here: train_grpo(here.run, here.engine),
-    "evaluate-trained": _evaluate("evaluate-trained", "grpo"),
-    "promote": lambda here: promote_model(here.run),
+ACTS: dict[StageName, Callable[[Run, EngineSession], StageOutputs]] = {
+    "prepare": lambda run, _: prepare_data(run),
+    "evaluate-base": partial(evaluate_model, stage="evaluate-base", of="prepare"),
+    "evaluate-prompted": evaluate_baselines,
+    "synthesize": synthesize_rows,
+    "sft": train_sft,
+    "evaluate-sft": partial(evaluate_model, stage="evaluate-sft", of="sft"),
+    "grpo": train_grpo,
+    "evaluate-trained": partial(evaluate_model, stage="evaluate-trained", of="grpo"),
+    "promote": lambda run, _: promote_model(run),
 }
 """The task of each stage."""
 
 
-def run_stage(here: Workplace, name: StageName) -> dict[str, Any]:
-    """Return what a stage made: now, or before.
+def run_stage(here: Workplace, name: StageName) -> Any:
+    """Return what a stage made, now or before: the type that ``STAGES`` names for it.
 
     Raises:
         VfError: the stage failed; says which.
@@ -54,10 +55,10 @@ def run_stage(here: Workplace, name: StageName) -> dict[str, Any]:
     key = stage_key(run.config, run.manifest, name)
     inline = run.config.execution == "inline"
     try:
-        made = ACTS[name](here) if inline else run_on_pool(run, name, key)
+        made = ACTS[name](run, here.engine) if inline else run_on_pool(run, name, key)
     except VfError as error:
         error.message = f"{name}: {error.message}"
         raise
-    run.manifest.record(name, key, made, started_at)
+    run.manifest.record(name, key, asdict(made), started_at)
     log.info("%s: done in %.0f s", name, time.time() - started_at)
     return made

@@ -1,5 +1,6 @@
 """The chain: measure a model, make data with it, train it, measure again, promote if better."""
 
+from dataclasses import asdict
 from typing import Any
 
 from prefect import flow
@@ -9,9 +10,10 @@ from flows.forms import RUN_NAME, PipelineForm
 from flows.recording import recorded
 from tasks.publish_artifacts import publish_verdict
 from vf_pipeline.configs import PipelineConfig
+from vf_pipeline.runs.outputs import Promoted
 
 
-def run_chain(config: PipelineConfig, *, fresh: bool = False, wait_s: float = 0.0) -> Any:
+def run_chain(config: PipelineConfig, *, fresh: bool = False, wait_s: float = 0.0) -> Promoted:
     """Measure, synthesize, train, measure again, and promote the model if it is better.
 
     The one body under the form, the deployment and the command; the caller is a Prefect flow.
@@ -26,7 +28,7 @@ def run_chain(config: PipelineConfig, *, fresh: bool = False, wait_s: float = 0.
         run_stage(here, "grpo")
         run_stage(here, "evaluate-trained")
         outcome = run_stage(here, "promote")
-        publish_verdict(here.run, outcome["verdict"])
+        publish_verdict(here.run, outcome.verdict)
         here.run.manifest.note(published=True)
         return outcome
 
@@ -38,15 +40,15 @@ def pipeline_flow(form: PipelineForm) -> dict[str, Any]:
     Args:
         form: What to run; the same settings find the same run again and resume it.
     """
-    return dict(run_chain(form.to_config(), fresh=form.fresh, wait_s=form.WAIT_S))
+    return asdict(run_chain(form.to_config(), fresh=form.fresh, wait_s=form.WAIT_S))
 
 
 @flow(name="chain", flow_run_name="{config.name}-{config.environment.id}")
-def chain_flow(config: PipelineConfig, fresh: bool = False) -> dict[str, Any]:
+def chain_flow(config: PipelineConfig, fresh: bool = False) -> Promoted:
     """Run the chain of the command line, with all of its settings.
 
     Args:
         config: The settings.
         fresh: Whether an earlier run of the same settings is thrown away.
     """
-    return dict(run_chain(config, fresh=fresh))
+    return run_chain(config, fresh=fresh)

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun, WorkerStatus
@@ -13,7 +12,8 @@ from flows.handover import handover_path, read_error, read_outputs
 from vf_pipeline import storage
 from vf_pipeline.errors import PrerequisiteError, ProcessError
 from vf_pipeline.runs import Manifest, Run
-from vf_pipeline.runs.stages import STAGES, StageName
+from vf_pipeline.runs.outputs import StageOutputs
+from vf_pipeline.runs.stages import STAGES, StageName, typed_outputs
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ _POLL_S = 1.0
 _TIMEOUT_S = 7 * 24 * 3600.0
 
 
-def run_on_pool(run: Run, name: StageName, key: str) -> dict[str, Any]:
+def run_on_pool(run: Run, name: StageName, key: str) -> StageOutputs:
     """Return what a stage made on its pool; the result comes back as a file beside its key.
 
     Raises:
@@ -47,7 +47,7 @@ def run_on_pool(run: Run, name: StageName, key: str) -> dict[str, Any]:
             f"{(state.message if state else '') or 'its logs in the Prefect UI say why'}",
             "mend the cause, then run the same command again",
         )
-    outputs = read_outputs(run.folder, name, key)
+    outputs = typed_outputs(name, read_outputs(run.folder, name, key))
     # The stage wrote its MLflow run's id down; this process waited and wrote nothing meanwhile.
     run.manifest.facts = Manifest.open(run.folder).facts
     return outputs

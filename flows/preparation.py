@@ -1,5 +1,6 @@
 """Prepare the data of an environment and the weights of a model."""
 
+from dataclasses import asdict
 from typing import Any
 
 from prefect import flow
@@ -17,4 +18,4 @@ def prepare_flow(form: PreparationForm) -> dict[str, Any]:
         form: Which model and which environment.
     """
     with recorded(form.to_config(), fresh=form.fresh, wait_s=form.WAIT_S) as here:
-        return run_stage(here, "prepare")
+        return asdict(run_stage(here, "prepare"))

@@ -1,5 +1,7 @@
 """One stage of a chain, on its work pool: the chain starts it there and waits for it."""
 
+from dataclasses import asdict
+
 from prefect import flow
 from prefect.runtime import flow_run
 
@@ -27,4 +29,5 @@ def stage_flow(run: str, stage: StageName) -> None:
         # A chain that was killed may have left its stage running: it has been told to stop.
         with opened(config, of_chain=True, wait_s=WAIT_S) as here:
             key = stage_key(config, here.run.manifest, stage)
-            write_outputs(folder, stage, key, ACTS[stage](here))
+            made = ACTS[stage](here.run, here.engine)
+            write_outputs(folder, stage, key, asdict(made))

@@ -1,5 +1,6 @@
 """Make SFT rows from a model's own accepted rollouts."""
 
+from dataclasses import asdict
 from typing import Any
 
 from prefect import flow
@@ -21,4 +22,4 @@ def synthesize_flow(form: SynthesisForm) -> dict[str, Any]:
         run_stage(here, "prepare")
         outcome = run_stage(here, "synthesize")
         publish_rows(here.run, outcome)
-        return outcome
+        return asdict(outcome)

@@ -1,5 +1,6 @@
 """Train a model on an environment: rows, SFT, GRPO; without measuring it."""
 
+from dataclasses import asdict
 from typing import Any
 
 from prefect import flow
@@ -23,4 +24,4 @@ def train_flow(form: TrainingForm) -> dict[str, Any]:
         run_stage(here, "sft")
         outcome = run_stage(here, "grpo")
         publish_training(here.run, outcome)
-        return outcome
+        return asdict(outcome)

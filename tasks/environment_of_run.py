@@ -3,6 +3,7 @@
 from vf_pipeline import Environment, load_environment
 from vf_pipeline.errors import ConfigError
 from vf_pipeline.runs import Run
+from vf_pipeline.runs.outputs import EnvironmentIdentity
 
 
 def environment_of(run: Run) -> Environment:
@@ -14,12 +15,16 @@ def environment_of(run: Run) -> Environment:
     """
     settings = run.config.environment
     env = load_environment(settings.id, **settings.args)
-    now = {"version": env.version, "rubric": env.rubric.digest()}
-    before = run.stage_outputs.get("prepare", {}).get("environment", now)
-    if now != before:
+    now, prepared = identity_of_environment(env), run.prepared_or_none
+    if prepared is not None and now != prepared.environment:
         raise ConfigError(
             f"the environment {settings.id} has changed since this run was prepared: "
-            f"{before} → {now}",
+            f"{prepared.environment} → {now}",
             "start over with --fresh",
         )
     return env
+
+
+def identity_of_environment(env: Environment) -> EnvironmentIdentity:
+    """Return what scores depend on: the environment's version and its rubric."""
+    return EnvironmentIdentity(env.version, env.rubric.digest())

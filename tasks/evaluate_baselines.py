@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -17,6 +16,7 @@ from vf_pipeline.errors import ConfigError, OverlongPromptError, VfError
 from vf_pipeline.evaluation.baselines import Prompting, prompted_baselines, with_shots
 from vf_pipeline.evaluation.evaluate import evaluate
 from vf_pipeline.runs import Run
+from vf_pipeline.runs.outputs import Baseline, Baselines, LeftOut
 from vf_pipeline.serving.session import EngineSession
 from vf_pipeline.types import DatasetRef, Example
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 @task(name="evaluate-baselines", task_run_name=STAGE, cache_policy=NO_CACHE)
-def evaluate_baselines(run: Run, engine: EngineSession) -> dict[str, Any]:
+def evaluate_baselines(run: Run, engine: EngineSession) -> Baselines:
     """Return each baseline's result with its prompting, and which ones could not be measured.
 
     One engine serves them all, one after another. A prompting that the environment has no place
@@ -36,12 +36,12 @@ def evaluate_baselines(run: Run, engine: EngineSession) -> dict[str, Any]:
     env = environment_of(run)
     # Worked examples come from the synthesis part: a held-out one would give its answer away.
     held_out, source = (read_examples(Path(_part(run, name).uri)) for name in ("eval", "synth"))
-    measured: list[dict[str, Any]] = []
-    left_out: list[dict[str, str]] = []
+    measured: list[Baseline] = []
+    left_out: list[LeftOut] = []
 
     def leave_out(prompting: Prompting, error: VfError) -> None:
         log.warning("the baseline %s is left out: %s", prompting.label, error.message)
-        left_out.append({"label": prompting.label, "reason": error.message})
+        left_out.append(LeftOut(prompting.label, error.message))
 
     for prompting in prompted_baselines(run.config.eval):
         try:
@@ -53,7 +53,7 @@ def evaluate_baselines(run: Run, engine: EngineSession) -> dict[str, Any]:
             measured.append(_evaluate(run, engine, env, prompting, examples))
         except OverlongPromptError as error:
             leave_out(prompting, error)
-    return {"baselines": measured, "left_out": left_out}
+    return Baselines(tuple(measured), tuple(left_out))
 
 
 def _evaluate(
@@ -62,7 +62,7 @@ def _evaluate(
     env: Environment,
     prompting: Prompting,
     examples: Sequence[Example],
-) -> dict[str, Any]:
+) -> Baseline:
     config, model, data = run.config, run.model("prepare"), _part(run, "eval")
     place = f"{STAGE}/{prompting.slug}"
     how = measured_by(run) | asdict(prompting) | {"shots_from": _part(run, "synth").digest}
@@ -81,13 +81,14 @@ def _evaluate(
             journal_settings=identity_of(run, model, data, eval=how),
             tracker=tracker,
         )
-    return {
-        "label": prompting.label,
-        **asdict(prompting),
-        "result": asdict(result),
-        "rollouts": str(run.path(place, "rollouts.jsonl")),
-    }
+    return Baseline(
+        prompting.label,
+        prompting.shots,
+        prompting.max_tokens,
+        result,
+        str(run.path(place, "rollouts.jsonl")),
+    )
 
 
 def _part(run: Run, name: str) -> DatasetRef:
-    return DatasetRef(**run.stage_outputs["prepare"]["data"][name])
+    return run.prepared.data[name]

@@ -1,5 +1,6 @@
 """What identifies the rollouts of a run: a journal of other ones is refused when it is resumed."""
 
+from dataclasses import asdict
 from typing import Any
 
 from vf_pipeline.runs import Run
@@ -15,7 +16,7 @@ def identity_of(run: Run, model: ModelRef, data: DatasetRef, **how: Any) -> dict
         data: the examples that are played.
         how: how they are played, by the name of the settings.
     """
-    environment = run.config.environment.model_dump() | run.stage_outputs["prepare"]["environment"]
+    environment = run.config.environment.model_dump() | asdict(run.prepared.environment)
     return {
         "environment": environment,
         "model": model.digest,

@@ -1,23 +1,21 @@
 """Load the environment and split its examples into parts that share none."""
 
-from dataclasses import asdict
-from typing import Any
-
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from tasks.environment_of_run import environment_of
+from tasks.environment_of_run import environment_of, identity_of_environment
 from vf_pipeline import storage
 from vf_pipeline.configs import PipelineConfig
 from vf_pipeline.data.files import write_examples
 from vf_pipeline.data.split import split_examples
 from vf_pipeline.models.resolve import resolve_model
 from vf_pipeline.runs import Run
-from vf_pipeline.types import ModelRef
+from vf_pipeline.runs.outputs import Prepared
+from vf_pipeline.types import DatasetRef, ModelRef
 
 
 @task(name="prepare-data", cache_policy=NO_CACHE)
-def prepare_data(run: Run) -> dict[str, Any]:
+def prepare_data(run: Run) -> Prepared:
     """Return references to the data parts and to the base model."""
     config = run.config
     env = environment_of(run)
@@ -29,15 +27,14 @@ def prepare_data(run: Run) -> dict[str, Any]:
     parts = split_examples(env.examples("train"), sizes, config.seed)
     model = model_of(config)
     with run.start_tracker("prepare") as tracker:
-        data = {}
+        data: dict[str, DatasetRef] = {}
         for name, examples in parts.items():
             ref = write_examples(run.path("prepare", f"{name}.parquet"), examples)
             tracker.log_dataset(ref, f"{config.environment.id}/{name}", "source")
-            data[name] = asdict(ref)
-        tracker.log_metrics({f"rows/{name}": float(ref["rows"]) for name, ref in data.items()})
+            data[name] = ref
+        tracker.log_metrics({f"rows/{name}": float(ref.rows) for name, ref in data.items()})
         tracker.log_params({"environment": env.env_id, "environment_version": env.version})
-    environment = {"version": env.version, "rubric": env.rubric.digest()}
-    return {"data": data, "model": asdict(model), "environment": environment}
+    return Prepared(data, model, identity_of_environment(env))
 
 
 def model_of(config: PipelineConfig) -> ModelRef:

@@ -1,6 +1,5 @@
 """Make SFT rows: sample from a few-shot prompt, keep what the rubric accepts."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,18 @@ from tasks.environment_of_run import environment_of
 from tasks.identity_of_run import identity_of
 from vf_pipeline.data.files import read_examples
 from vf_pipeline.runs import Run
+from vf_pipeline.runs.outputs import Synthesized
 from vf_pipeline.serving.session import EngineSession
 from vf_pipeline.synthesis.synthesize import synthesize
-from vf_pipeline.types import DatasetRef, Example, Message
+from vf_pipeline.types import Example, Message
 
 
 @task(name="synthesize-rows", cache_policy=NO_CACHE)
-def synthesize_rows(run: Run, engine: EngineSession) -> dict[str, Any]:
+def synthesize_rows(run: Run, engine: EngineSession) -> Synthesized:
     """Return a reference to the accepted rows, and how many fell at each step."""
     config = run.config
     env = environment_of(run)
-    data = DatasetRef(**run.stage_outputs["prepare"]["data"]["synth"])
+    data = run.prepared.data["synth"]
     model = run.model("prepare")
     shots, examples = _set_shots_apart(env, read_examples(Path(data.uri)), config.synth.shots)
     with run.start_tracker("synthesize") as tracker:
@@ -42,7 +42,7 @@ def synthesize_rows(run: Run, engine: EngineSession) -> dict[str, Any]:
             tracker=tracker,
         )
         tracker.log_dataset(result.dataset, f"{env.env_id}/sft", "sft")
-    return {"rows": asdict(result.dataset), "funnel": result.funnel}
+    return Synthesized(result.dataset, result.funnel)
 
 
 def _set_shots_apart(

@@ -1,26 +1,23 @@
 """GRPO on the environment: an engine that samples, a child process that trains."""
 
-from dataclasses import asdict
-from typing import Any
-
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.environment_of_run import environment_of
 from vf_pipeline.runs import Run, mlflow_uri
+from vf_pipeline.runs.outputs import Trained
 from vf_pipeline.serving.session import EngineSession
 from vf_pipeline.training.launch import run_training
 from vf_pipeline.training.spec import TrainSpec
-from vf_pipeline.types import DatasetRef
 
 TIMEOUT_S = 7 * 24 * 3600.0
 
 
 @task(name="train-grpo", cache_policy=NO_CACHE)
-def train_grpo(run: Run, engine: EngineSession) -> dict[str, Any]:
+def train_grpo(run: Run, engine: EngineSession) -> Trained:
     """Return a reference to the model that the rewards have shaped."""
     config = run.config
-    data = DatasetRef(**run.stage_outputs["prepare"]["data"]["train"])
+    data = run.prepared.data["train"]
     warm = run.model("sft")
     environment_of(run)  # refuses one that has changed; the rollout worker loads its own
     endpoint = engine.endpoint_for(warm)
@@ -46,4 +43,4 @@ def train_grpo(run: Run, engine: EngineSession) -> dict[str, Any]:
             tracking_run_id=tracker.run_id,
         )
         result = run_training(spec, run_dir=run.folder, timeout_s=TIMEOUT_S)
-    return {"model": asdict(result.model), "steps": result.steps, "metrics": result.metrics}
+    return Trained(result.model, result.steps, result.metrics)

@@ -1,25 +1,22 @@
 """Supervised warm start on the synthetic rows, in a child process."""
 
-from dataclasses import asdict
-from typing import Any
-
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from vf_pipeline.runs import Run, mlflow_uri
+from vf_pipeline.runs.outputs import Synthesized, Trained
 from vf_pipeline.serving.session import EngineSession
 from vf_pipeline.training.launch import run_training
 from vf_pipeline.training.spec import TrainSpec
-from vf_pipeline.types import DatasetRef
 
 TIMEOUT_S = 6 * 3600.0
 
 
 @task(name="train-sft", cache_policy=NO_CACHE)
-def train_sft(run: Run, engine: EngineSession) -> dict[str, Any]:
+def train_sft(run: Run, engine: EngineSession) -> Trained:
     """Return a reference to the model that imitates the accepted rows."""
     config = run.config
-    rows = DatasetRef(**run.stage_outputs["synthesize"]["rows"])
+    rows = run.outputs("synthesize", Synthesized).rows
     base = run.model("prepare")
     with run.start_tracker("sft") as tracker:
         tracker.log_params(config.sft.model_dump() | {"model": base.uri})
@@ -39,4 +36,4 @@ def train_sft(run: Run, engine: EngineSession) -> dict[str, Any]:
             tracking_run_id=tracker.run_id,
         )
         result = run_training(spec, run_dir=run.folder, timeout_s=TIMEOUT_S)
-    return {"model": asdict(result.model), "steps": result.steps, "metrics": result.metrics}
+    return Trained(result.model, result.steps, result.metrics)

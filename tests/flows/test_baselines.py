@@ -37,6 +37,6 @@ def test_too_few_worked_examples_leave_a_baseline_out(
     no_engine: Any = None
     with open_run(config) as run:
         made = evaluate_baselines.fn(prepared(run), no_engine)
-    assert made["baselines"] == [], "zero-shot with the plain budget is the plain base"
-    assert made["left_out"][0]["label"] == "3-shot, 8 tokens"
-    assert "3 worked examples of task" in made["left_out"][0]["reason"]
+    assert made.baselines == (), "zero-shot with the plain budget is the plain base"
+    assert made.left_out[0].label == "3-shot, 8 tokens"
+    assert "3 worked examples of task" in made.left_out[0].reason

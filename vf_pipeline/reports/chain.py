@@ -1,7 +1,6 @@
 """Gather what a chain's report shows, from the run directory alone."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from vf_pipeline.evaluation.compare import Comparison
 from vf_pipeline.evaluation.gains import Gains, Measured
@@ -13,11 +12,17 @@ from vf_pipeline.reports.page import (
     StageTime,
 )
 from vf_pipeline.runs import Run
+from vf_pipeline.runs.outputs import (
+    Baselines,
+    Evaluated,
+    Prepared,
+    StageOutputs,
+    Synthesized,
+    Trained,
+)
+from vf_pipeline.runs.stages import STAGES, typed_outputs
 from vf_pipeline.training.metrics import read_metrics
-from vf_pipeline.types import Messages, Rollout, Score
-
-Pairs = Sequence[tuple[Rollout, Score]]
-
+from vf_pipeline.types import Messages, ScoredRollout
 
 _CHOSEN = (
     "The best prompted base is chosen on the very examples that it is compared on. That favours "
@@ -33,15 +38,17 @@ def chain_report(run: Run, verdict: Sequence[str], gains: Gains) -> ChainReport:
         verdict: the verdict's lines, the first one first.
         gains: the measured models and their comparisons, on the same examples.
     """
-    outputs, facts = run.stage_outputs, run.manifest.facts
+    facts, prepared = run.manifest.facts, run.prepared
+    made = run.outputs("synthesize", Synthesized)
     return ChainReport(
         title=f"{run.config.name}: {run.config.environment.id}",
         verdict=verdict[0],
         passed=verdict[0].startswith("PASSED"),
         notes=list(verdict[1:]),
         stages=[
-            StageTime(name, record.duration_s, stage_note(record.outputs))
+            StageTime(name, record.duration_s, stage_note(typed_outputs(name, record.outputs)))
             for name, record in run.manifest.stages.items()
+            if name in STAGES
         ],
         measurements=measurements(gains),
         note=_CHOSEN if len(gains.bases) > 1 else "",
@@ -52,41 +59,38 @@ def chain_report(run: Run, verdict: Sequence[str], gains: Gains) -> ChainReport:
             _gain("GRPO − SFT", gains.by_grpo),
         ],
         reward_curve=reward_curve(run),
-        funnel=outputs["synthesize"]["funnel"],
+        funnel=made.funnel,
         samples=samples(gains.bases[0].pairs, gains.trained.pairs),
         settings=run.config.model_dump(),
         digests={
-            "base model": outputs["prepare"]["model"]["digest"],
-            "SFT model": outputs["sft"]["model"]["digest"],
-            "trained model": outputs["grpo"]["model"]["digest"],
-            **{f"data: {name}": ref["digest"] for name, ref in outputs["prepare"]["data"].items()},
-            "SFT rows": outputs["synthesize"]["rows"]["digest"],
+            "base model": prepared.model.digest,
+            "SFT model": run.model("sft").digest,
+            "trained model": run.model("grpo").digest,
+            **{f"data: {name}": ref.digest for name, ref in prepared.data.items()},
+            "SFT rows": made.rows.digest,
         },
         links={"Prefect": facts.get("prefect_url", ""), "MLflow": facts.get("mlflow_url", "")},
         bounded=gains.over_best.bounded,
     )
 
 
-def stage_note(outputs: dict[str, Any]) -> str:
-    """Return in a few words what a stage made."""
-    if "result" in outputs:
-        reward, counts = outputs["result"]["reward"], outputs["result"]["counts"]
-        return f"reward {reward['mean']:.3f} of {counts['rollouts']} rollouts"
-    if "baselines" in outputs:
-        rewards = (
-            f"{b['label']}: {b['result']['reward']['mean']:.3f}" for b in outputs["baselines"]
-        )
-        return "; ".join(rewards)
-    if "rows" in outputs:
-        return f"{outputs['rows']['rows']} rows"
-    if "steps" in outputs:
-        metrics = outputs["metrics"]
-        last = {k: metrics[k] for k in ("reward/mean", "loss") if k in metrics}
-        return ", ".join([f"{outputs['steps']} steps", *(f"{k} {v:.3f}" for k, v in last.items())])
-    if "data" in outputs:
-        parts = [f"{ref['rows']} {name}" for name, ref in outputs["data"].items()]
-        return ", ".join(parts)
-    return ""
+def stage_note(made: StageOutputs) -> str:
+    """Return in a few words what a stage made; the verdict speaks for its own stage."""
+    match made:
+        case Prepared():
+            return ", ".join(f"{ref.rows} {name}" for name, ref in made.data.items())
+        case Evaluated():
+            reward, counts = made.result.reward, made.result.counts
+            return f"reward {reward.mean:.3f} of {counts['rollouts']} rollouts"
+        case Baselines():
+            return "; ".join(f"{b.label}: {b.result.reward.mean:.3f}" for b in made.baselines)
+        case Synthesized():
+            return f"{made.rows.rows} rows"
+        case Trained():
+            last = {k: made.metrics[k] for k in ("reward/mean", "loss") if k in made.metrics}
+            return ", ".join([f"{made.steps} steps", *(f"{k} {v:.3f}" for k, v in last.items())])
+        case _:
+            return ""
 
 
 def reward_curve(run: Run) -> list[tuple[float, float]]:
@@ -99,7 +103,9 @@ def reward_curve(run: Run) -> list[tuple[float, float]]:
     return sorted(points.items())
 
 
-def samples(before: Pairs, after: Pairs, count: int = 12) -> list[SampleRollout]:
+def samples(
+    before: Sequence[ScoredRollout], after: Sequence[ScoredRollout], count: int = 12
+) -> list[SampleRollout]:
     """Return held-out questions with both answers, a few of every task."""
     later = {rollout.key: (rollout, score) for rollout, score in after}
     chosen: list[SampleRollout] = []

@@ -1,16 +1,15 @@
 """The verdict of a chain in a few lines: the gain over the best prompted base comes first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from vf_pipeline.evaluation.compare import format_mean, verdict
 from vf_pipeline.evaluation.gains import Gains
+from vf_pipeline.runs.outputs import LeftOut
 
 _MOST = 0.5
 
 
-def verdict_lines(
-    gains: Gains, passed: bool, left_out: Sequence[Mapping[str, str]] = ()
-) -> list[str]:
+def verdict_lines(gains: Gains, passed: bool, left_out: Sequence[LeftOut] = ()) -> list[str]:
     """Return the verdict: the gain over the best prompting, then over the plain base, by stage.
 
     Args:
@@ -32,7 +31,7 @@ def verdict_lines(
     unpaired = gains.over_best.unpaired
     if unpaired:
         lines.append(f"{unpaired} examples left out: a rollout failed or has no score")
-    lines += [f"not measured: base, {row['label']}: {row['reason']}" for row in left_out]
+    lines += [f"not measured: base, {row.label}: {row.reason}" for row in left_out]
     return lines
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vf_pipeline import storage
 from vf_pipeline.configs import PipelineConfig, validate
@@ -12,7 +11,9 @@ from vf_pipeline.errors import ConfigError
 from vf_pipeline.processes import reap
 from vf_pipeline.runs.lock import LOCK, hold_lock
 from vf_pipeline.runs.manifest import Manifest
+from vf_pipeline.runs.outputs import Made, Prepared, Trained, read_outputs
 from vf_pipeline.runs.places import mlflow_uri, run_dir_of, runs_dir
+from vf_pipeline.runs.stages import StageName
 from vf_pipeline.tracking import MlflowTracker
 from vf_pipeline.types import ModelRef
 
@@ -25,14 +26,30 @@ class Run:
     folder: Path
     manifest: Manifest
 
-    @property
-    def stage_outputs(self) -> dict[str, dict[str, Any]]:
-        """What the finished stages made, by stage."""
-        return {name: record.outputs for name, record in self.manifest.stages.items()}
+    def outputs(self, stage: StageName, kind: type[Made]) -> Made:
+        """Return what a finished stage made.
 
-    def model(self, stage: str) -> ModelRef:
-        """Return the model that a stage made."""
-        return ModelRef(**self.stage_outputs[stage]["model"])
+        Raises:
+            KeyError: the stage is not done.
+            StorageError: another version of the library made it.
+        """
+        return read_outputs(kind, self.manifest.stages[stage].outputs, stage)
+
+    @property
+    def prepared(self) -> Prepared:
+        """What the run was prepared with."""
+        return self.outputs("prepare", Prepared)
+
+    @property
+    def prepared_or_none(self) -> Prepared | None:
+        """What the run was prepared with; None before it was."""
+        return self.prepared if "prepare" in self.manifest.stages else None
+
+    def model(self, stage: StageName) -> ModelRef:
+        """Return the model that a stage made: the base, or a trained one."""
+        if stage == "prepare":
+            return self.prepared.model
+        return self.outputs(stage, Trained).model
 
     def path(self, *parts: str) -> Path:
         """Return a path in the run directory."""

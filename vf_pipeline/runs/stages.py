@@ -11,6 +11,16 @@ from typing import Any, Literal
 from vf_pipeline import storage
 from vf_pipeline.configs import PipelineConfig
 from vf_pipeline.runs.manifest import Manifest
+from vf_pipeline.runs.outputs import (
+    Baselines,
+    Evaluated,
+    Prepared,
+    Promoted,
+    StageOutputs,
+    Synthesized,
+    Trained,
+    read_outputs,
+)
 
 StageName = Literal[
     "prepare",
@@ -27,22 +37,23 @@ StageName = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage's inputs (other stages), the settings that it depends on, and its work pool."""
+    """A stage: which ones it needs, the settings it depends on, what it makes, and its pool."""
 
     needs: tuple[StageName, ...]
     settings: tuple[str, ...]
+    makes: type[Any]
     pool: Literal["cpu", "gpu"] = "cpu"
 
 
 STAGES: dict[StageName, Stage] = {
-    "prepare": Stage((), ("environment", "model", "data", "seed")),
-    "evaluate-base": Stage(("prepare",), ("eval", "seed"), "gpu"),
-    "evaluate-prompted": Stage(("prepare",), ("eval", "seed"), "gpu"),
-    "synthesize": Stage(("prepare",), ("synth", "seed"), "gpu"),
-    "sft": Stage(("prepare", "synthesize"), ("sft", "seed"), "gpu"),
-    "evaluate-sft": Stage(("prepare", "sft"), ("eval", "seed"), "gpu"),
-    "grpo": Stage(("prepare", "sft"), ("grpo", "seed"), "gpu"),
-    "evaluate-trained": Stage(("prepare", "grpo"), ("eval", "seed"), "gpu"),
+    "prepare": Stage((), ("environment", "model", "data", "seed"), Prepared),
+    "evaluate-base": Stage(("prepare",), ("eval", "seed"), Evaluated, "gpu"),
+    "evaluate-prompted": Stage(("prepare",), ("eval", "seed"), Baselines, "gpu"),
+    "synthesize": Stage(("prepare",), ("synth", "seed"), Synthesized, "gpu"),
+    "sft": Stage(("prepare", "synthesize"), ("sft", "seed"), Trained, "gpu"),
+    "evaluate-sft": Stage(("prepare", "sft"), ("eval", "seed"), Evaluated, "gpu"),
+    "grpo": Stage(("prepare", "sft"), ("grpo", "seed"), Trained, "gpu"),
+    "evaluate-trained": Stage(("prepare", "grpo"), ("eval", "seed"), Evaluated, "gpu"),
     "promote": Stage(
         (
             "evaluate-base",
@@ -53,6 +64,7 @@ STAGES: dict[StageName, Stage] = {
             "synthesize",
         ),
         ("gate",),
+        Promoted,
     ),
 }
 
@@ -69,13 +81,27 @@ def stage_key(config: PipelineConfig, manifest: Manifest, name: StageName) -> st
     return storage.digest_json({"stage": name, "settings": settings, "inputs": inputs})
 
 
-def reusable(config: PipelineConfig, manifest: Manifest, name: StageName) -> dict[str, Any] | None:
-    """Return what a stage made for these settings and inputs, if it did and it is still there."""
+def reusable(config: PipelineConfig, manifest: Manifest, name: StageName) -> StageOutputs | None:
+    """Return what a stage made for these settings and inputs, if it did and it is still there.
+
+    Raises:
+        StorageError: another version of the library made it.
+    """
     if any(need not in manifest.stages for need in STAGES[name].needs):
         return None
     made = manifest.done(name, stage_key(config, manifest, name))
     if made is None or not all(Path(path).exists() for path in _paths(made)):
         return None
+    return typed_outputs(name, made)
+
+
+def typed_outputs(name: StageName, values: dict[str, Any]) -> StageOutputs:
+    """Return a stage's outputs from their JSON values.
+
+    Raises:
+        StorageError: they are not of its kind.
+    """
+    made: StageOutputs = read_outputs(STAGES[name].makes, values, name)
     return made
 
 

@@ -2,7 +2,8 @@
 
 from vf_pipeline.evaluation.gains import Measured, measure_gains
 from vf_pipeline.reports.chain import measurements, stage_note
-from vf_pipeline.types import Rollout, Score
+from vf_pipeline.runs.outputs import Baseline, Baselines
+from vf_pipeline.types import EvalResult, Interval, Rollout, Score, Usage
 
 
 def measured(label: str, rewards: list[float], cut: int) -> Measured:
@@ -28,6 +29,8 @@ def test_every_prompting_is_shown_with_its_tasks_and_its_cut_answers() -> None:
 
 
 def test_a_stage_of_baselines_is_told_in_one_line() -> None:
-    made = [{"label": "3-shot, 8 tokens", "result": {"reward": {"mean": 0.5}}}]
-    assert stage_note({"baselines": made, "left_out": []}) == "3-shot, 8 tokens: 0.500"
-    assert stage_note({"baselines": [], "left_out": []}) == ""
+    half = Interval(0.5, 0.1, 0.3, 0.7, 8)
+    result = EvalResult("e", "m", half, {}, {}, {}, Usage(), 1.0, "")
+    made = Baselines((Baseline("3-shot, 8 tokens", 3, 8, result, "journal"),))
+    assert stage_note(made) == "3-shot, 8 tokens: 0.500"
+    assert stage_note(Baselines()) == ""

@@ -2,6 +2,7 @@
 
 from vf_pipeline.evaluation.gains import Measured, measure_gains
 from vf_pipeline.reports.verdict import verdict_lines
+from vf_pipeline.runs.outputs import LeftOut
 from vf_pipeline.types import Rollout, Score
 
 N = 200
@@ -56,6 +57,6 @@ def test_rewards_beyond_one_are_told_plainly() -> None:
 
 
 def test_what_could_not_be_measured_is_said() -> None:
-    left_out = [{"label": "8-shot, 64 tokens", "reason": "8 worked examples are wanted"}]
+    left_out = [LeftOut("8-shot, 64 tokens", "8 worked examples are wanted")]
     lines = verdict_lines(measure_gains([PLAIN], WARM, TRAINED), True, left_out)
     assert lines[-1] == "not measured: base, 8-shot, 64 tokens: 8 worked examples are wanted"

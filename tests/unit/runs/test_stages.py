@@ -1,15 +1,19 @@
 """When a stage is reused: for the same settings and inputs, and only while its files are there."""
 
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tasks.environment_of_run import environment_of
+from tasks.environment_of_run import environment_of, identity_of_environment
 from vf_pipeline.configs import PipelineConfig
-from vf_pipeline.errors import ConfigError
+from vf_pipeline.errors import ConfigError, StorageError
 from vf_pipeline.runs import open_run
 from vf_pipeline.runs.manifest import Manifest
+from vf_pipeline.runs.outputs import Baseline, Baselines, EnvironmentIdentity, Prepared
 from vf_pipeline.runs.stages import STAGES, reusable, stage_key
+from vf_pipeline.types import EvalResult, Interval, ModelRef, Usage
 
 
 @pytest.fixture
@@ -19,11 +23,16 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineConfig:
     return PipelineConfig()
 
 
+def prepared_from(model: str, digest: str, rubric: str = "r") -> dict[str, Any]:
+    made = Prepared({}, ModelRef(model, digest), EnvironmentIdentity("1", rubric))
+    return asdict(made)
+
+
 def prepared(config: PipelineConfig, folder: Path) -> Manifest:
     model = folder / "model"
     model.mkdir(parents=True)
     manifest = Manifest.open(folder)
-    outputs = {"model": {"uri": str(model), "digest": "d"}, "data": {}}
+    outputs = prepared_from(str(model), "d")
     manifest.record("prepare", stage_key(config, manifest, "prepare"), outputs, 0.0)
     return Manifest.open(folder)
 
@@ -61,10 +70,12 @@ def test_files_in_lists_are_looked_for_as_well(config: PipelineConfig, tmp_path:
     manifest = prepared(config, tmp_path / "run")
     journal = tmp_path / "run" / "rollouts.jsonl"
     journal.write_text("")
-    outputs = {"baselines": [{"label": "3-shot", "rollouts": str(journal)}], "left_out": []}
+    result = EvalResult("e", "m", Interval(0.5, 0.1, 0.3, 0.7, 8), {}, {}, {}, Usage(), 1.0, "")
+    made = Baselines((Baseline("3-shot", 3, 8, result, str(journal)),))
     key = stage_key(config, manifest, "evaluate-prompted")
-    manifest.record("evaluate-prompted", key, outputs, 0.0)
-    assert reusable(config, manifest, "evaluate-prompted") == outputs
+    manifest.record("evaluate-prompted", key, asdict(made), 0.0)
+    manifest = Manifest.open(tmp_path / "run")  # as JSON keeps it
+    assert reusable(config, manifest, "evaluate-prompted") == made
     journal.unlink()
     assert reusable(config, manifest, "evaluate-prompted") is None
 
@@ -72,7 +83,7 @@ def test_files_in_lists_are_looked_for_as_well(config: PipelineConfig, tmp_path:
 def test_other_inputs_are_another_key(config: PipelineConfig, tmp_path: Path) -> None:
     manifest = prepared(config, tmp_path / "run")
     before = stage_key(config, manifest, "evaluate-base")
-    other = {"model": {"uri": "x", "digest": "another"}, "data": {}}
+    other = prepared_from("x", "another")
     manifest.record("prepare", "key", other, 0.0)
     assert stage_key(config, manifest, "evaluate-base") != before
 
@@ -91,9 +102,19 @@ def test_fresh_throws_away_all_but_the_lock(config: PipelineConfig) -> None:
 def test_an_environment_that_changed_is_refused(config: PipelineConfig) -> None:
     with open_run(config) as run:
         env = environment_of(run)
-        now = {"version": env.version, "rubric": env.rubric.digest()}
-        run.manifest.record("prepare", "key", {"environment": now}, 0.0)
+        now = identity_of_environment(env)
+        made = Prepared({}, ModelRef("m", "d"), now)
+        run.manifest.record("prepare", "key", asdict(made), 0.0)
         environment_of(run)
-        run.manifest.record("prepare", "key", {"environment": now | {"rubric": "other"}}, 0.0)
+        made = replace(made, environment=replace(now, rubric="other"))
+        run.manifest.record("prepare", "key", asdict(made), 0.0)
         with pytest.raises(ConfigError, match="has changed since this run was prepared"):
             environment_of(run)
+
+
+def test_what_another_version_left_is_refused(config: PipelineConfig, tmp_path: Path) -> None:
+    manifest = prepared(config, tmp_path / "run")
+    key = stage_key(config, manifest, "prepare")
+    manifest.record("prepare", key, {"model": {"uri": str(tmp_path), "digest": "d"}}, 0.0)
+    with pytest.raises(StorageError, match=r"the stage prepare has left .*data.*--fresh"):
+        reusable(config, manifest, "prepare")
