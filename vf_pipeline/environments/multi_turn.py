@@ -116,7 +116,16 @@ class MultiTurnEnv(Environment):
         try:
             async with asyncio.timeout(self.timeout_seconds) as limit:
                 state = await maybe_await(self.setup_state(state)) or state
-                await self._play(state)
+                for _ in range(self.max_turns if self.max_turns > 0 else MOST_TURNS):
+                    if await maybe_await(self.is_completed(state)):
+                        return self._ended(state)
+                    prompt = await maybe_await(self.get_prompt_messages(state))
+                    if state.get("final_env_response") is not None:
+                        return self._ended(state, "has_final_env_response")
+                    response = await self.get_model_response(state, prompt)
+                    await maybe_await(self.add_model_response(state, prompt, response))
+                done = await maybe_await(self.is_completed(state))
+                return self._ended(state, None if done else "max_turns_reached")
         except TimeoutError as error:
             if not limit.expired():
                 raise
@@ -126,7 +135,6 @@ class MultiTurnEnv(Environment):
             ) from error
         finally:
             await self.run_cleanup(state)
-        return state
 
     def init_state(
         self, input: Row, client: Any, model: str, sampling_args: SamplingArgs | None = None
@@ -198,22 +206,12 @@ class MultiTurnEnv(Environment):
         elif state["stop_reason"] == "length":  # an override played on after a cut turn
             state["stop_reason"] = None
 
-    async def _play(self, state: State) -> None:
-        limit = self.max_turns if self.max_turns > 0 else MOST_TURNS
-        for _ in range(limit):
-            if await maybe_await(self.is_completed(state)):
-                break
-            prompt = await maybe_await(self.get_prompt_messages(state))
-            if state.get("final_env_response") is not None:
-                state["stop_condition"] = "has_final_env_response"
-                break
-            response = await self.get_model_response(state, prompt)
-            await maybe_await(self.add_model_response(state, prompt, response))
-        else:
-            if not await maybe_await(self.is_completed(state)):
-                state["stop_condition"] = "max_turns_reached"
+    def _ended(self, state: State, reason: str | None = None) -> State:
+        """Return the state of a rollout that is over, with what stopped it."""
+        state["stop_condition"] = reason or state["stop_condition"]
         state["is_completed"] = True
         state["stop_reason"] = self._stop_reason(state)
+        return state
 
     def _stop_reason(self, state: State) -> str:
         """Return why the rollout ended; a reason that a hook wrote down stays."""

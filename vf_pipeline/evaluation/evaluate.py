@@ -18,6 +18,7 @@ from vf_pipeline.evaluation.statistics import (
     pass_at_k,
 )
 from vf_pipeline.inference.endpoints import Endpoint
+from vf_pipeline.plain import null_if_unknown, plain
 from vf_pipeline.rollouts.failures import error_for, failure_of
 from vf_pipeline.rollouts.generate import generate
 from vf_pipeline.tracking import Tracker
@@ -162,7 +163,7 @@ def write_result(path: Path, result: EvalResult) -> None:
 
 def json_values(result: EvalResult) -> dict[str, Any]:
     """Return a result as JSON values, NaN as null."""
-    values = _without_nan(asdict(result))
+    values = plain(asdict(result), number=null_if_unknown)
     assert isinstance(values, dict)
     return values
 
@@ -251,11 +252,3 @@ def _check_failures(pairs: Sequence[ScoredRollout], allowed: float, folder: Path
         f"the others are kept in {folder}: remove the cause, then run the same command again (a "
         "failed rollout is tried three times in all; --fresh starts over)",
     )
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -5,14 +5,16 @@ rollout needs whole answers.
 """
 
 import asyncio
+import itertools
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from vf_pipeline.errors import ConfigError
-from vf_pipeline.inference.diagnosis import Diagnosis, diagnose
+from vf_pipeline.inference.diagnosis import diagnose
 from vf_pipeline.inference.endpoints import Endpoint
-from vf_pipeline.inference.retries import RetryPolicy, call_with_retries
+from vf_pipeline.inference.retries import RetryPolicy
 from vf_pipeline.inference.validation import check_choices, check_object
 from vf_pipeline.inference.wire import request_body
 
@@ -99,22 +101,21 @@ class Client:
         options: dict[str, Any] = {
             name: values.pop(key) for key, name in _TRANSPORT_OPTIONS.items() if values.get(key)
         }
-        body = request_body(values)
-
-        async def attempt(allowed_s: float) -> Any:
-            kwargs = {"body": body} if method == "post" else {}
-            async with asyncio.timeout(allowed_s):
-                send = getattr(self._sdk, method)
-                answer = await send(path, cast_to=cast_to, options=options, **kwargs)
-            check(answer)
-            return answer
-
-        def explain(error: Exception, allowed_s: float) -> Diagnosis:
-            return diagnose(error, self.endpoint, allowed_s)
-
+        kwargs = {"body": request_body(values)} if method == "post" else {}
+        send = getattr(self._sdk, method)
         # A request keeps its slot while it waits to be repeated: that is what slows us down.
         async with self._slots:
-            return await call_with_retries(attempt, explain, self.policy, timeout_s)
+            deadline = time.monotonic() + self.policy.budget_s
+            for retry in itertools.count():
+                allowed_s = min(timeout_s, max(deadline - time.monotonic(), 0.001))
+                try:
+                    async with asyncio.timeout(allowed_s):
+                        answer = await send(path, cast_to=cast_to, options=options, **kwargs)
+                    check(answer)
+                    return answer
+                except Exception as error:
+                    diagnosis, cause = diagnose(error, self.endpoint, allowed_s), error
+                await self.policy.pause_or_raise(diagnosis, cause, retry, deadline)
 
     def _check(self, part: str) -> Callable[[Any], None]:
         return lambda answer: check_choices(answer, self.endpoint.base_url, part)

@@ -4,13 +4,9 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from vf_pipeline.inference.diagnosis import Diagnosis
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -40,38 +36,26 @@ class RetryPolicy:
         longest = min(self.max_backoff_s, self.backoff_s * 2.0**retry)
         return max(asked_s or 0.0, longest * random.uniform(0.5, 1.0))
 
+    async def pause_or_raise(
+        self, diagnosis: Diagnosis, cause: Exception, retry: int, deadline: float
+    ) -> None:
+        """Wait before the next repetition, where there may be one.
 
-async def call_with_retries(
-    attempt: Callable[[float], Awaitable[T]],
-    diagnose: Callable[[Exception, float], Diagnosis],
-    policy: RetryPolicy,
-    timeout_s: float,
-) -> T:
-    """Return what ``attempt`` returns, repeating it while its errors are passing ones.
+        Args:
+            diagnosis: what the failed attempt means.
+            cause: what it raised.
+            retry: number of the repetition that would come, from 0.
+            deadline: time.monotonic() at which the call's time is used up.
 
-    Args:
-        attempt: one try; gets the seconds that it may take.
-        diagnose: what an exception means; gets the seconds that were allowed.
-        policy: how often, and how long altogether.
-        timeout_s: longest duration of one attempt, in seconds.
-
-    Raises:
-        ProviderError: the error is permanent, or the retries or the time are used up.
-    """
-    deadline = time.monotonic() + policy.budget_s
-    retry = 0
-    while True:
-        allowed_s = min(timeout_s, max(deadline - time.monotonic(), 0.001))
-        try:
-            return await attempt(allowed_s)
-        except Exception as error:
-            found, cause = diagnose(error, allowed_s), error
-        pause_s = policy.pause_s(retry, found.retry_after_s)
-        last = retry >= policy.max_retries or pause_s >= deadline - time.monotonic()
-        if last or not found.retryable:
+        Raises:
+            ProviderError: the fault is permanent, or the retries or the time are used up.
+        """
+        error = diagnosis.error
+        pause_s = self.pause_s(retry, diagnosis.retry_after_s)
+        last = retry >= self.max_retries or pause_s >= deadline - time.monotonic()
+        if last or not diagnosis.retryable:
             if retry:
-                found.error.message += f" (tried {retry + 1} times)"
-            raise found.error from cause
-        retry += 1
-        logger.warning("%s; retry %d in %.1f s", found.error.message, retry, pause_s)
+                error.message += f" (tried {retry + 1} times)"
+            raise error from cause
+        logger.warning("%s; retry %d in %.1f s", error.message, retry + 1, pause_s)
         await asyncio.sleep(pause_s)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from vf_pipeline.errors import StorageError
+from vf_pipeline.plain import named_if_unknown, plain
 from vf_pipeline.types import (
     Example,
     Failure,
@@ -189,8 +190,10 @@ def score_to_dict(score: Score) -> dict[str, Any]:
         "schema": SCHEMA,
         "kind": "score",
         "key": score.key,
-        "reward": None if score.reward is None else _named(_number(score.reward)),
-        "metrics": {str(name): _named(_number(value)) for name, value in score.metrics.items()},
+        "reward": None if score.reward is None else named_if_unknown(_number(score.reward)),
+        "metrics": {
+            str(name): named_if_unknown(_number(value)) for name, value in score.metrics.items()
+        },
         "outcomes": {str(name): str(text) for name, text in score.outcomes.items()},
         "rubric": score.rubric,
     }
@@ -233,7 +236,7 @@ def _turn_to_dict(turn: Turn) -> dict[str, Any]:
     return {
         "prompt_ids": turn.prompt_ids,
         "completion_ids": turn.completion_ids,
-        "logprobs": [_named(value) for value in turn.logprobs],
+        "logprobs": [named_if_unknown(value) for value in turn.logprobs],
         "finish_reason": turn.finish_reason,
         "weights": turn.weights,
     }
@@ -257,31 +260,6 @@ def _number(value: Any) -> float:
         return math.nan
 
 
-def _named(value: float) -> float | str:
-    """Return a number as JSON takes it: "NaN", "Infinity" and "-Infinity" by name."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
 def jsonable(value: Any) -> Any:
-    """Return messages and the like as JSON values.
-
-    SDK objects are dumped, scalars and arrays of numeric libraries are unpacked, dict subclasses
-    become dicts; what remains is kept as its text.
-    """
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [jsonable(item) for item in value]
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return _named(float(value))
-    if hasattr(value, "model_dump"):
-        return jsonable(value.model_dump(exclude_none=True))
-    if hasattr(value, "tolist"):
-        return jsonable(value.tolist())
-    return str(value)
+    """Return messages and the like as JSON values that come back as they were; the rest as text."""
+    return plain(value, number=named_if_unknown, other=str)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vf_pipeline.errors import ConfigError, MalformedResponseError
 from vf_pipeline.inference.client import Client
-from vf_pipeline.inference.wire import plain
+from vf_pipeline.inference.wire import sendable
 from vf_pipeline.tokens.render import ChatRenderer
 from vf_pipeline.types import Message
 
@@ -119,14 +119,14 @@ class _Chat:
 
 def _key(messages: Sequence[Message], tools: Any) -> str:
     """Return a conversation's identity, blind to null contents and to the edges of answers."""
-    return json.dumps([[_canonical(message) for message in messages], plain(tools)])
+    return json.dumps([[_canonical(message) for message in messages], sendable(tools)])
 
 
 def _canonical(message: Message) -> list[Any]:
-    content = plain(message.get("content"))
+    content = sendable(message.get("content"))
     if message["role"] == "assistant" and isinstance(content, str):
         content = content.strip()
-    calls = plain(message.get("tool_calls")) or None
+    calls = sendable(message.get("tool_calls")) or None
     return [message["role"], content or "", calls, message.get("tool_call_id")]
 
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from vf_pipeline.errors import ConfigError
-from vf_pipeline.inference.wire import plain
+from vf_pipeline.inference.wire import sendable
 from vf_pipeline.types import Message
 
 
@@ -17,7 +17,7 @@ def template_message(message: Message) -> Message:
     Raises:
         ConfigError: there is no role, or the content is not text.
     """
-    clean: Message = {key: value for key, value in plain(message).items() if value is not None}
+    clean: Message = {key: value for key, value in sendable(message).items() if value is not None}
     if not isinstance(clean.get("role"), str):
         raise ConfigError("every message needs a role")
     clean["content"] = _text(clean.get("content", ""))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vf_pipeline.errors import ConfigError
-from vf_pipeline.inference.wire import whole_text
+from vf_pipeline.plain import whole_text
 from vf_pipeline.tokens.detokenize import Decode
 from vf_pipeline.tokens.messages import template_message
 from vf_pipeline.types import Message

@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletionMessageToolCall
 
 from vf_pipeline.inference.diagnosis import _retry_after
 from vf_pipeline.inference.retries import RetryPolicy
-from vf_pipeline.inference.wire import plain, request_body
+from vf_pipeline.inference.wire import request_body, sendable
 
 
 def test_a_body_holds_only_what_was_given() -> None:
@@ -24,7 +24,7 @@ def test_sdk_objects_become_json() -> None:
         {"id": "t1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     )
     message = {"role": "assistant", "content": "", "tool_calls": [call]}
-    assert plain([message]) == [
+    assert sendable([message]) == [
         {
             "role": "assistant",
             "content": "",
@@ -45,7 +45,7 @@ def test_sdk_objects_become_json() -> None:
     ],
 )
 def test_lone_surrogates_are_replaced(text: str, sent: str) -> None:
-    assert plain({"content": text}) == {"content": sent}
+    assert sendable({"content": text}) == {"content": sent}
 
 
 def test_pauses_double_within_bounds() -> None:

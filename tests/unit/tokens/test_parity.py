@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vf_pipeline.inference.wire import plain
+from vf_pipeline.inference.wire import sendable
 from vf_pipeline.serving.http.routes import Routes, ServerSettings
 from vf_pipeline.tokens.render import ChatRenderer
 from vf_pipeline.tokens.tokenizer import ChatTokenizer
@@ -66,7 +66,9 @@ def oracle(folder: Path) -> Any:
 
 def transformers_ids(oracle: Any, messages: list[Message], generate: bool = True) -> list[int]:
     # It takes neither half surrogates nor null as content.
-    clean = [{**plain(message), "content": plain(message["content"]) or ""} for message in messages]
+    clean = [
+        {**sendable(message), "content": sendable(message["content"]) or ""} for message in messages
+    ]
     text = oracle.apply_chat_template(clean, tokenize=False, add_generation_prompt=generate)
     ids: list[int] = oracle(text, add_special_tokens=False)["input_ids"]
     return ids
@@ -116,9 +118,11 @@ def test_texts_have_the_same_ids_and_back(folder: Path, oracle: Any) -> None:
     served = asyncio.run(_tokenize(folder, [{"prompt": text} for text in texts]))
     decode = tokenizer.decoder()
     for text, server_ids in zip(texts, served, strict=True):
-        expected = oracle(plain(text))["input_ids"]
+        expected = oracle(sendable(text))["input_ids"]
         assert server_ids == tokenizer.encode(text, special=True) == expected
-        assert tokenizer.encode(text) == oracle(plain(text), add_special_tokens=False)["input_ids"]
+        assert (
+            tokenizer.encode(text) == oracle(sendable(text), add_special_tokens=False)["input_ids"]
+        )
         for skip in (True, False):
             theirs = oracle.decode(
                 expected, skip_special_tokens=skip, clean_up_tokenization_spaces=False

@@ -9,7 +9,7 @@ from typing import Any
 
 from vf_pipeline.configs import SftSettings
 from vf_pipeline.errors import TrainingError
-from vf_pipeline.inference.wire import whole_text
+from vf_pipeline.plain import whole_text
 from vf_pipeline.tokens.prefixes import common_prefix_length
 from vf_pipeline.tokens.tokenizer import ChatTokenizer
 from vf_pipeline.training.trainer.batching import MicroBatch
