@@ -50,12 +50,18 @@ def small() -> list[str]:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> dict[str, str]:
+def project(tmp_path: Path, project_in: Callable[[Path], dict[str, str]]) -> dict[str, str]:
     """Return the environment variables of a project whose state and runs are this test's own."""
-    return {
+    return project_in(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def project_in() -> Callable[[Path], dict[str, str]]:
+    """Return a function that gives the environment variables of a project in a folder."""
+    return lambda folder: {
         **os.environ,
-        "VF_STATE": str(tmp_path / "state"),
-        "VF_RUNS": str(tmp_path / "runs"),
+        "VF_STATE": str(folder / "state"),
+        "VF_RUNS": str(folder / "runs"),
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "e2e" / "environments")]),
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
