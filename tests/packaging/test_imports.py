@@ -17,8 +17,8 @@ LIBRARY = ROOT / "vf_pipeline"
 # From the top of the house to its bottom.
 ROOMS = """
     errors types plain configs storage progress tracking processes runs inference tokens sandbox
-    parsers verification rubrics environments registry rollouts data evaluation synthesis models serving
-    training reports testing compat cli
+    parsers verification rubrics environments registry rollouts data evaluation synthesis models
+    serving training reports testing compat cli
 """.split()  # noqa: SIM905 - a list of 25 quoted words reads worse
 
 # Thin doors: these methods import their workers when they are called.
