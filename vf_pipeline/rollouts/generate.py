@@ -5,7 +5,7 @@ Evaluation and synthesis both play this way; they differ in what they make of th
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -78,22 +78,18 @@ def generate(
 
             async def run() -> list[ScoredRollout]:
                 async with _client_for(endpoint, inference, max_concurrent, client) as ready:
-                    playing = asyncio.ensure_future(
-                        play(
-                            env,
-                            examples,
-                            ready,
-                            endpoint.model,
-                            sampling=sampling,
-                            rollouts_per_example=rollouts_per_example,
-                            max_concurrent=max_concurrent,
-                            seed=seed,
-                            journal=journal,
-                            on_result=watch,
-                        )
+                    return await play(
+                        env,
+                        examples,
+                        ready,
+                        endpoint.model,
+                        sampling=sampling,
+                        rollouts_per_example=rollouts_per_example,
+                        max_concurrent=max_concurrent,
+                        seed=seed,
+                        journal=journal,
+                        on_result=watch,
                     )
-                    watch.give_up = playing.cancel
-                    return await _unless_hopeless(playing, watch)
 
             return run_async(run())
 
@@ -122,12 +118,10 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
 
 class _Watch:
-    """Counts results for the progress bar, and notices when nothing ever succeeds."""
+    """Counts results for the progress bar, and ends the run when nothing ever succeeds."""
 
     def __init__(self, bar: Progress, hopeless: int | None) -> None:
         self.failures: list[Failure] = []
-        self.give_up: Callable[[], object] = lambda: None
-        self.hopeless = False
         self._bar = bar
         self._limit = hopeless
         self._rewards = 0.0
@@ -145,23 +139,11 @@ class _Watch:
             notes.append(f"{len(self.failures)} failed")
         self._bar.advance(1, ", ".join(notes))
         if self._limit and not self._scored and len(self.failures) >= self._limit:
-            self.hopeless = True
-            self.give_up()
-
-
-async def _unless_hopeless(
-    playing: "asyncio.Future[list[ScoredRollout]]", watch: _Watch
-) -> list[ScoredRollout]:
-    try:
-        return await playing
-    except asyncio.CancelledError:
-        if not watch.hopeless:
-            raise
-        raise error_for(
-            watch.failures,
-            f"the first {len(watch.failures)} rollouts all failed",
-            "nothing more was played; remove the cause, then run the same command again",
-        ) from None
+            raise error_for(
+                self.failures,
+                f"the first {len(self.failures)} rollouts all failed",
+                "nothing more was played; remove the cause, then run the same command again",
+            )
 
 
 @asynccontextmanager

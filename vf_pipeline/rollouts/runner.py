@@ -89,7 +89,7 @@ async def play(
         max_concurrent: most rollouts in flight.
         seed: seed of the run.
         journal: where results are written as soon as they are there, and what is skipped.
-        on_result: called after each play of this run.
+        on_result: called after each play of this run; what it raises ends the run.
         rollout_timeout_s: longest duration of one rollout with its scoring, in seconds.
 
     Returns:
