@@ -22,8 +22,7 @@ def verdict_lines(gains: Gains, passed: bool, left_out: Sequence[LeftOut] = ()) 
     which = "best prompted base" if len(gains.bases) > 1 else "plain base"
     lines = [f"{sign}: {verdict(gains.over_best, over=f'the {which} ({_described(gains, best)})')}"]
     if best != 0:
-        plain = f"the plain base ({_described(gains, 0)})"
-        lines.append(f"Over plain base: {verdict(gains.over_plain, over=plain)}")
+        lines.append(f"Over plain base: {verdict(gains.over_plain)} ({_described(gains, 0)})")
     lines += [
         f"SFT over base:   {verdict(gains.by_sft)}",
         f"GRPO over SFT:   {verdict(gains.by_grpo)}",
