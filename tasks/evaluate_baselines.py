@@ -9,12 +9,12 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.environment_of_run import environment_of
-from tasks.identity_of_run import identity_of, measured_by
 from vf_pipeline import Environment
 from vf_pipeline.data.files import read_examples
 from vf_pipeline.errors import ConfigError, OverlongPromptError, VfError
 from vf_pipeline.evaluation.baselines import Prompting, prompted_baselines, with_shots
 from vf_pipeline.evaluation.evaluate import evaluate
+from vf_pipeline.rollouts.identity import journal_identity
 from vf_pipeline.runs import Run
 from vf_pipeline.runs.outputs import Baseline, Baselines, LeftOut
 from vf_pipeline.serving.session import EngineSession
@@ -65,7 +65,7 @@ def _evaluate(
 ) -> Baseline:
     config, model, data = run.config, run.model("prepare"), _part(run, "eval")
     place = f"{STAGE}/{prompting.slug}"
-    how = measured_by(run) | asdict(prompting) | {"shots_from": _part(run, "synth").digest}
+    how = config.eval.played_by() | asdict(prompting) | {"shots_from": _part(run, "synth").digest}
     with run.start_tracker(place) as tracker:
         tracker.log_params({"model": model.uri, "model_digest": model.digest, **asdict(prompting)})
         tracker.log_dataset(data, f"{env.env_id}/eval", "eval")
@@ -78,7 +78,9 @@ def _evaluate(
             inference=config.inference,
             seed=config.seed,
             folder=run.path(place),
-            journal_settings=identity_of(run, model, data, eval=how),
+            journal_settings=journal_identity(
+                env, model=model.digest, data=data.digest, seed=config.seed, eval=how
+            ),
             tracker=tracker,
         )
     return Baseline(

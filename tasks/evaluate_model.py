@@ -6,9 +6,9 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.environment_of_run import environment_of
-from tasks.identity_of_run import identity_of, measured_by
 from vf_pipeline.data.files import read_examples
 from vf_pipeline.evaluation.evaluate import evaluate
+from vf_pipeline.rollouts.identity import journal_identity
 from vf_pipeline.runs import Run
 from vf_pipeline.runs.outputs import Evaluated
 from vf_pipeline.runs.stages import StageName
@@ -33,7 +33,13 @@ def evaluate_model(run: Run, engine: EngineSession, stage: StageName, of: StageN
             inference=config.inference,
             seed=config.seed,
             folder=run.path(stage),
-            journal_settings=identity_of(run, model, data, eval=measured_by(run)),
+            journal_settings=journal_identity(
+                env,
+                model=model.digest,
+                data=data.digest,
+                seed=config.seed,
+                eval=config.eval.played_by(),
+            ),
             tracker=tracker,
         )
     return Evaluated(result, str(run.path(stage, "rollouts.jsonl")))

@@ -7,8 +7,8 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.environment_of_run import environment_of
-from tasks.identity_of_run import identity_of
 from vf_pipeline.data.files import read_examples
+from vf_pipeline.rollouts.identity import journal_identity
 from vf_pipeline.runs import Run
 from vf_pipeline.runs.outputs import Synthesized
 from vf_pipeline.serving.session import EngineSession
@@ -36,8 +36,12 @@ def synthesize_rows(run: Run, engine: EngineSession) -> Synthesized:
             inference=config.inference,
             seed=config.seed,
             folder=run.path("synthesize"),
-            journal_settings=identity_of(
-                run, model, data, synth=config.synth.model_dump(exclude={"max_concurrent"})
+            journal_settings=journal_identity(
+                env,
+                model=model.digest,
+                data=data.digest,
+                seed=config.seed,
+                synth=config.synth.model_dump(exclude={"max_concurrent"}),
             ),
             tracker=tracker,
         )

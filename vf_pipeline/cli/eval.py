@@ -99,6 +99,7 @@ class _Source:
 def _run(args: EvalCommandSettings) -> int:
     from vf_pipeline.evaluation.evaluate import evaluate, json_values
     from vf_pipeline.registry import load_environment
+    from vf_pipeline.rollouts.identity import journal_identity
 
     log_to_stderr(args.verbose)
     settings = _eval_settings(args)
@@ -113,14 +114,14 @@ def _run(args: EvalCommandSettings) -> int:
     )
     with ExitStack() as stack:
         source = _open_source(args, inference, stack)
-        identity: dict[str, Any] = {
-            "environment": {"id": env.env_id, "version": env.version, "args": env_args},
-            "examples": [example.digest for example in examples],
-            "rollouts_per_example": settings.rollouts_per_example,
-            "sampling": sampling,
-            "model": source.identity,
-            "seed": args.seed,
-        }
+        identity = journal_identity(
+            env,
+            model=source.identity,
+            data=storage.digest_json([example.digest for example in examples]),
+            seed=args.seed,
+            rollouts_per_example=settings.rollouts_per_example,
+            sampling=sampling,
+        )
         folder = _folder(args, identity)
         result = evaluate(
             env,

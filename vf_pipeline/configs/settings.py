@@ -91,6 +91,10 @@ class EvalSettings(Settings):
     )
     """Ways of prompting the base model that the trained one is compared with; [] is none."""
 
+    def played_by(self) -> dict[str, Any]:
+        """Return the settings that the rollouts of an evaluation depend on."""
+        return self.model_dump(include={"rollouts_per_example", "max_tokens", "temperature"})
+
 
 class SynthSettings(Settings):
     """How synthetic data is sampled and selected."""
