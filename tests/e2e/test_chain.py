@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from vf_pipeline.rollouts.journal import read_journal
+from vf_pipeline.types import WeightVersion
+
 
 def run(
     command: list[str], project: dict[str, str], timeout: float = 400.0
@@ -42,6 +45,7 @@ def test_the_chain_ends_with_a_verdict_a_record_and_nothing_left_running(
     check_mlflow(Path(project["VF_STATE"]) / "mlflow.db", manifest)
     check_prefect(Path(project["VF_STATE"]) / "prefect" / "prefect.db", manifest)
     check_baselines(folder, manifest, out)
+    check_training_journal(folder)
     report = (folder / "report.html").read_text()
     assert out.splitlines()[1][:20] in report.replace("&amp;", "&") or "points" in report
 
@@ -61,6 +65,17 @@ def check_rollouts(folder: Path, examples: int) -> None:
     assert all(keys == seen[0] for keys in seen), (
         "before and after are measured on the same examples"
     )
+
+
+def check_training_journal(folder: Path) -> None:
+    """The worker's plays are in a journal like any other, each with the weights that sampled it."""
+    played = read_journal(folder / "grpo" / "rollouts.jsonl")
+    assert len(played) >= 6 * 4 * 4, "steps × groups × group size, refills not counted"
+    weights = [WeightVersion.parse(turn.weights) for p in played for turn in p.rollout.turns]
+    assert {version.step for version in weights} == set(range(6))
+    first = {version.digest for version in weights if version.step == 0}
+    later = {version.digest for version in weights if version.step}
+    assert len(first | later) <= 2, "the warm start's digest, then the training's"
 
 
 def check_baselines(folder: Path, manifest: dict, out: str) -> None:

@@ -173,7 +173,10 @@ async def _open(spec: TrainSpec) -> AsyncIterator[tuple[TokenClient, Journal]]:
 
 
 def open_journal(spec: TrainSpec) -> Journal:
-    """Open the journal of a training; that of another training in its place is thrown away.
+    """Open the journal of a training.
+
+    That of another training in its place is thrown away, as its checkpoints are; what is no journal
+    is moved aside.
 
     Raises:
         JournalError: another process writes it.
@@ -181,4 +184,9 @@ def open_journal(spec: TrainSpec) -> Journal:
     """
     path = spec.work("rollouts.jsonl")
     settings = {"training": spec.digest, "environment": spec.environment.model_dump()}
-    return Journal.open(path, settings, fresh=journal_settings(path) not in (None, settings))
+    found = journal_settings(path)
+    if found is None and path.exists() and path.stat().st_size:
+        aside = path.with_name(f"{path.name}.damaged")
+        log.warning("%s is no journal that can be read: moved to %s", path, aside)
+        path.replace(aside)
+    return Journal.open(path, settings, fresh=found not in (None, settings))
