@@ -7,6 +7,7 @@ Commands: ``plan`` and ``run`` with a TOML file, ``resume`` with a run directory
 
 import argparse
 import logging
+import os
 import shlex
 import sys
 import time
@@ -36,9 +37,15 @@ def main(argv: list[str] | None = None) -> int:
     code = run_cli(lambda: _dispatch(args), arguments)
     if args.command == "run" and code in (1, INTERRUPTED):
         settings = [part for value in args.set for part in ("--set", value)]
-        again = shlex.join(["python", "-m", "flows", "run", *args.config, *settings])
+        again = shlex.join([_python(), "-m", "flows", "run", *args.config, *settings])
         sys.stderr.write(f"resume: {again}\n")
     return code
+
+
+def _python() -> str:
+    """Return how this very Python is called from here."""
+    here = os.path.relpath(sys.executable)
+    return sys.executable if here.startswith("..") else here
 
 
 def _dispatch(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from prefect.cache_policies import NO_CACHE
 from tasks.environment_of_run import environment_of
 from vf_pipeline.runs import Run, mlflow_uri
 from vf_pipeline.runs.outputs import Trained
+from vf_pipeline.runs.stages import stage_key
 from vf_pipeline.serving.session import EngineSession
 from vf_pipeline.training.launch import run_training
 from vf_pipeline.training.spec import TrainSpec
@@ -21,7 +22,7 @@ def train_grpo(run: Run, engine: EngineSession) -> Trained:
     warm = run.model("sft")
     environment_of(run)  # refuses one that has changed; the rollout worker loads its own
     endpoint = engine.endpoint_for(warm)
-    with run.start_tracker("grpo") as tracker:
+    with run.start_tracker("grpo", stage_key(config, run.manifest, "grpo")) as tracker:
         tracker.log_params(config.grpo.model_dump() | {"model": warm.uri})
         tracker.log_dataset(data, f"{config.environment.id}/train", "training")
         spec = TrainSpec(

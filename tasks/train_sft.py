@@ -5,6 +5,7 @@ from prefect.cache_policies import NO_CACHE
 
 from vf_pipeline.runs import Run, mlflow_uri
 from vf_pipeline.runs.outputs import Synthesized, Trained
+from vf_pipeline.runs.stages import stage_key
 from vf_pipeline.serving.session import EngineSession
 from vf_pipeline.training.launch import run_training
 from vf_pipeline.training.spec import TrainSpec
@@ -18,7 +19,7 @@ def train_sft(run: Run, engine: EngineSession) -> Trained:
     config = run.config
     rows = run.outputs("synthesize", Synthesized).rows
     base = run.model("prepare")
-    with run.start_tracker("sft") as tracker:
+    with run.start_tracker("sft", stage_key(config, run.manifest, "sft")) as tracker:
         tracker.log_params(config.sft.model_dump() | {"model": base.uri})
         tracker.log_dataset(rows, f"{config.environment.id}/sft", "training")
         spec = TrainSpec(

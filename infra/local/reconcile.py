@@ -6,6 +6,7 @@ run's folder tells: the lock is free, and the process that is noted beside the f
 
 import logging
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from uuid import UUID
 from vf_pipeline.errors import VfError
 from vf_pipeline.processes.tree import started_at
 from vf_pipeline.runs import Manifest, runs_dir
-from vf_pipeline.runs.lock import is_held
+from vf_pipeline.runs.lock import STAGE_LOCK, is_held
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STAGE_LOCK = "stage.lock"
 _MESSAGE = "Its process was killed; the same settings go on where it stopped."
 _SAME_START_S = 2.0
 _PAGE = 200
+_NOTE_S = 5.0
+"""How long after its note a run's own state may reach the server, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +36,13 @@ class Orphan:
 
     flow_run: UUID
     folder: Path
+    noted_at: float
 
 
 def process_facts() -> dict[str, float]:
-    """Return this process as a run notes it beside its flow run: pid and start time (epoch, s)."""
-    return {"pid": os.getpid(), "started_at": started_at(os.getpid())}
+    """Return this process as a run notes it beside its flow run: pid, start, now (epoch, s)."""
+    pid = os.getpid()
+    return {"pid": pid, "started_at": started_at(pid), "noted_at": time.time()}
 
 
 def reconcile() -> int:
@@ -69,17 +73,19 @@ def find_orphans(runs: Path) -> list[Orphan]:
         try:
             facts = Manifest.open(path.parent).facts
             flow_run = UUID(str(facts.get("prefect_flow_run")))
-        except (VfError, ValueError):
+            noted = facts.get("process") or {}
+            # A process that lives without the run's lock is about to report its end itself.
+            if not _lives(noted):
+                found.append(Orphan(flow_run, path.parent, float(noted.get("noted_at", 0.0))))
+        except (VfError, ValueError, TypeError, KeyError, AttributeError):
+            # What cannot be read tells nothing about its own run, and is no reason to leave others.
             continue
-        # A process that lives without the run's lock is about to report its end itself.
-        if not _lives(facts.get("process")):
-            found.append(Orphan(flow_run, path.parent))
     return found
 
 
-def _lives(noted: object) -> bool:
+def _lives(noted: dict[str, float]) -> bool:
     """Return whether a noted process runs; later ones with its pid started at another time."""
-    if not isinstance(noted, dict):
+    if not noted:
         return False
     now = started_at(int(noted["pid"]))
     return bool(now) and abs(now - float(noted["started_at"])) < _SAME_START_S
@@ -94,19 +100,38 @@ def _crash_those_left(client: "SyncPrefectClient", orphans: list[Orphan]) -> int
     )
 
     folders = {orphan.flow_run: orphan.folder for orphan in orphans}
+    noted = {orphan.flow_run: orphan.noted_at for orphan in orphans}
     open_ones = FlowRunFilter(
         id=FlowRunFilterId(any_=list(folders)),
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_states())),
     )
     runs = client.read_flow_runs(flow_run_filter=open_ones, limit=_PAGE)
     # Looking at a lock takes it for a moment, so it is done for these few alone.
-    left = [run for run in runs if not is_held(folders[run.id])]
+    left = [
+        run for run in runs if not is_held(folders[run.id]) and not _was_retried(run, noted[run.id])
+    ]
     for run in left:
         # A stage of the chain may live on, on a worker: it is told to stop.
         stage_lives = is_held(folders[run.id], STAGE_LOCK)
         _crash(client, run, stage_lives)
         log.info("%s was killed before: its flow run ends as Crashed", folders[run.id].name)
     return len(left)
+
+
+def _was_retried(run: "FlowRun", noted_at: float) -> bool:
+    """Return whether a flow run began again after its process was noted: the UI's Retry.
+
+    Its new process takes seconds to note itself and to take the lock, and must not be taken for
+    the old one. Without a note there was no process yet: a run that waits to begin is left alone.
+    """
+    from prefect.client.schemas.objects import StateType
+
+    state = run.state
+    if state is None or state.type == StateType.CANCELLING:
+        return False
+    if not noted_at:
+        return state.type == StateType.PENDING
+    return bool(state.timestamp.timestamp() > noted_at + _NOTE_S)
 
 
 def _crash(client: "SyncPrefectClient", run: "FlowRun", stage_lives: bool) -> None:

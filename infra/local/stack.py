@@ -15,9 +15,11 @@ from vf_pipeline.errors import PrerequisiteError, ProcessError
 from vf_pipeline.processes import answers
 from vf_pipeline.processes.services import Services
 from vf_pipeline.runs import project_dir, state_dir
+from vf_pipeline.runs.lock import hold_lock
 
 READY_TIMEOUT_S = 180.0
 POOLS = ("vf-cpu", "vf-gpu")
+_LOCK = "services.lock"
 
 
 def up() -> int:
@@ -29,6 +31,14 @@ def up() -> int:
     """
     os.environ.update(prefect_environment() | {"PREFECT_API_URL": prefect_api()})
     os.environ |= {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_RUNNER_POLL_FREQUENCY": "2"}
+    # One at a time: two would start the same service twice, and one of them would be forgotten.
+    with hold_lock(state_dir(), _LOCK, wait_s=READY_TIMEOUT_S):
+        _up()
+    sys.stdout.write(f"Prefect: {prefect_ui()}\nMLflow:  {mlflow_ui()}\nend them: make down\n")
+    return 0
+
+
+def _up() -> None:
     services, started = _services(), list[str]()
     try:
         if not services.running(prefect_service().name):
@@ -43,14 +53,14 @@ def up() -> int:
     except BaseException:
         _end(services, started)
         raise
-    sys.stdout.write(f"Prefect: {prefect_ui()}\nMLflow:  {mlflow_ui()}\nend them: make down\n")
-    return 0
 
 
 def down() -> int:
     """End every process that `up` started, workers first; return 0."""
     services = _services()
-    _end(services, services.names())
+    with hold_lock(state_dir(), _LOCK, wait_s=READY_TIMEOUT_S):
+        if not _end(services, services.names()):
+            sys.stderr.write("nothing was running\n")
     return 0
 
 
@@ -97,8 +107,14 @@ def _start_worker(services: Services, pool: str, started: list[str]) -> None:
 
 
 def _heartbeat(pool: str, worker: str) -> str:
-    """Return when the server last heard of an online worker, or "" if it has not."""
-    workers = _ask(f"/work_pools/{pool}/workers/filter", {})
+    """Return when the server last heard of an online worker, or "" if it has not.
+
+    A server that is slow to answer while workers start beside it has not heard anything yet.
+    """
+    try:
+        workers = _ask(f"/work_pools/{pool}/workers/filter", {})
+    except (OSError, ValueError):
+        return ""
     for found in workers:
         if found["name"] == worker and found["status"] == "ONLINE":
             return str(found["last_heartbeat_time"])
@@ -142,8 +158,11 @@ def _bootstrap() -> None:
         raise ProcessError(f"deploying failed: {last[0]}", "see deployments/prefect.yaml")
 
 
-def _end(services: Services, names: list[str]) -> None:
-    """End services with all that they started, workers first."""
+def _end(services: Services, names: list[str]) -> int:
+    """End services with all that they started, workers first; return how many still ran."""
+    ended = 0
     for name in sorted(names, key=lambda name: not name.startswith("worker")):
         if services.end(name):
             sys.stderr.write(f"ended {name}\n")
+            ended += 1
+    return ended

@@ -132,7 +132,8 @@ def test_only_what_is_dead_and_known_there_is_ended(api: str, tmp_path: Path) ->
         def state(flow_run_id: UUID) -> str:
             return str(client.read_flow_run(flow_run_id).state_name)
 
-        dead, older = flow_run(Running()), flow_run(Pending())
+        dead, older = flow_run(Running()), flow_run(Running())
+        retried, queued = flow_run(Running()), flow_run(Pending())
         alive, held, done = flow_run(Running()), flow_run(Running()), flow_run(Completed())
         waiting, running = below(dead, Scheduled()), below(dead, Running())
         served = flow_run(Running())
@@ -140,11 +141,16 @@ def test_only_what_is_dead_and_known_there_is_ended(api: str, tmp_path: Path) ->
         work = client.create_task_run(step, dead, dynamic_key="0", state=Running())
         run_folder("dead", dead, process=gone)
         run_folder("older", older)
+        # The UI's Retry: the flow run begins again, and its new process has not noted itself yet.
+        run_folder("retried", retried, process=gone | {"noted_at": time.time() - 60})
+        run_folder("queued", queued)
         run_folder("alive", alive, process=process_facts())
         run_folder("done", done, process=gone)
         run_folder("elsewhere", uuid4(), process=gone)
         (tmp_path / "runs" / "damaged").mkdir()
         (tmp_path / "runs" / "damaged" / "manifest.json").write_text("{")
+        (tmp_path / "runs" / "another").mkdir()
+        (tmp_path / "runs" / "another" / "manifest.json").write_text('{"schema": 1}')
         holder = run_folder("held", held, process=gone)
         served_folder = run_folder("served", served, process=gone)
         with hold_lock(holder), hold_lock(served_folder, STAGE_LOCK):
@@ -152,6 +158,7 @@ def test_only_what_is_dead_and_known_there_is_ended(api: str, tmp_path: Path) ->
         assert [state(one) for one in (dead, older, served)] == ["Crashed"] * 3
         assert [state(one) for one in (waiting, running)] == ["Crashed"] * 2
         assert [state(one) for one in (alive, held, done)] == ["Running", "Running", "Completed"]
+        assert [state(one) for one in (retried, queued)] == ["Running", "Pending"]
         # A stage that a worker still runs is told to stop; the worker reports its end.
         assert state(on_worker) == "Cancelling"
         crashed = client.read_task_run(work.id).state

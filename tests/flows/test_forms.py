@@ -99,7 +99,7 @@ def test_fields_have_titles_words_and_an_order(form: type[Form]) -> None:
 def test_what_is_shown_untouched_is_the_default() -> None:
     for form, of_the_ui in [
         (PreparationForm, {"name": "form"}),
-        (EvaluationForm, {"name": "form", "data": {"synth_examples": 1, "train_examples": 1}}),
+        (EvaluationForm, {"name": "form", "data": {"synth_examples": 0, "train_examples": 0}}),
         (SynthesisForm, {"name": "form"}),
         (TrainingForm, {"name": "form"}),
         (PipelineForm, {"name": "form", "execution": "deployments"}),

@@ -80,3 +80,12 @@ def test_an_unknown_key_gets_the_closest_one(tmp_path: Path) -> None:
     path.write_text("[inference]\nengin = 'builtin'\n")
     with pytest.raises(UnknownNameError, match=r"did you mean 'inference\.engine'"):
         load_config(PipelineConfig, [path])
+
+
+def test_a_bad_value_is_blamed_on_where_it_is_from(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text("[sft]\nlr = 1e-5\n[grpo]\nsteps = 0\n")
+    with pytest.raises(ConfigError, match=r"'grpo.steps' in .*x\.toml"):
+        load_config(PipelineConfig, [file], ["sft.lr=1e-4"])
+    with pytest.raises(ConfigError, match=r"'sft.lr' in the overrides"):
+        load_config(PipelineConfig, [file], ["grpo.steps=1", "sft.lr=abc"])

@@ -185,7 +185,12 @@ def _sampling(args: EvalCommandSettings) -> dict[str, Any]:
     """Return the sampling arguments that were given: the server's own defaults fill the rest."""
     given = {"max_tokens": args.max_tokens, "temperature": args.temperature}
     given = {name: value for name, value in given.items() if value is not None}
-    return given | _json_object(args.sampling_args, "-S/--sampling-args")
+    given |= _json_object(args.sampling_args, "-S/--sampling-args")
+    if not isinstance(given.get("seed"), int | None):
+        raise ConfigError(
+            f"-S/--sampling-args: seed must be a whole number, got {given['seed']!r}", _JSON_HINT
+        )
+    return given
 
 
 def _json_object(text: str, flag: str) -> dict[str, Any]:

@@ -56,7 +56,8 @@ def _options(arguments: argparse.Namespace) -> ServeCommandSettings:
     given = values.pop("model")
     if named and given and named != given:
         raise ConfigError(f"two models are named: {given} and --model {named}", "name one")
-    values |= {"model": given or named} if given or named else {}
+    asked = [model for model in (given, named) if model is not None]
+    values |= {"model": asked[0]} if asked else {}
     return validate(ServeCommandSettings, values, where="the command line")
 
 

@@ -20,7 +20,7 @@ from vf_pipeline.configs.settings import (
 
 
 class EvalCommandSettings(Settings):
-    """The options of ``vf-eval``; spellings and sizes are those of upstream's ``vf-eval``."""
+    """The options of ``vf-eval``; spellings, and 5 × 3 rollouts, are upstream's."""
 
     env: str
     """Id of an installed environment."""
@@ -91,8 +91,8 @@ class HeldOutData(DataSettings):
     """Which examples a model is measured on."""
 
     # An evaluation uses the held-out part alone; the parts after it do not change what is in it.
-    synth_examples: int = same_field(DataSettings, "synth_examples", default=1)
-    train_examples: int = same_field(DataSettings, "train_examples", default=1)
+    synth_examples: int = same_field(DataSettings, "synth_examples", default=0)
+    train_examples: int = same_field(DataSettings, "train_examples", default=0)
 
 
 class EvaluationFormSettings(FormSettings):

@@ -1,6 +1,7 @@
 """TOML files and overrides to settings, with errors that name the file, the key and the bound."""
 
 import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,13 +34,21 @@ def load_config(
     merged: dict[str, Any] = dict(values or {})
     for path in paths:
         merged = _merge(merged, _read_toml(Path(path)))
-    for override in overrides or []:
-        merged = _merge(merged, _parse_override(override))
-    return validate(cls, merged, where=", ".join(str(path) for path in paths) or "the overrides")
+    merged = _merge(merged, _merged_overrides(overrides or []))
+    lines = _merged_overrides(overrides or [])
+    files = ", ".join(str(path) for path in paths) or "the settings"
+    return validate(cls, merged, where=lambda key: "the overrides" if _holds(lines, key) else files)
 
 
-def validate(cls: type[C], values: dict[str, Any], where: str) -> C:
+def validate(
+    cls: type[C], values: dict[str, Any], where: str | Callable[[tuple[str, ...]], str]
+) -> C:
     """Return ``values`` as settings; errors name the dotted key, the value and the bound.
+
+    Args:
+        cls: the settings' model.
+        values: nested values.
+        where: where they are from, for messages; or a function from a key's parts to that.
 
     Raises:
         ConfigError: a value does not fit, or a key is unknown.
@@ -49,9 +58,10 @@ def validate(cls: type[C], values: dict[str, Any], where: str) -> C:
         return cls.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "(settings)"
+        parts = tuple(str(part) for part in first["loc"])
+        key, place = ".".join(parts) or "(settings)", where(parts) if callable(where) else where
         raise ConfigError(
-            f"config key {key!r} in {where}: {first['msg']}, got {first.get('input')!r}",
+            f"config key {key!r} in {place}: {first['msg']}, got {first.get('input')!r}",
             "correct the value",
         ) from None
 
@@ -71,7 +81,7 @@ def _parse_override(text: str) -> dict[str, Any]:
     key, equals, raw = text.partition("=")
     key = key.strip()
     if not equals or not key or not all(key.split(".")):
-        raise ConfigError(f"override {text!r} is not of the form key=value", "--set grpo.lr=1e-6")
+        raise ConfigError(f"override {text!r} is not of the form key=value", "such as grpo.lr=1e-6")
     try:
         value = tomllib.loads(f"v = {raw.strip()}")["v"]
     except tomllib.TOMLDecodeError:
@@ -79,6 +89,24 @@ def _parse_override(text: str) -> dict[str, Any]:
     for part in reversed(key.split(".")):
         value = {part: value}
     return dict(value)
+
+
+def _merged_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for override in overrides:
+        merged = _merge(merged, _parse_override(override))
+    return merged
+
+
+def _holds(values: Any, parts: tuple[str, ...]) -> bool:
+    """Return whether nested values hold something at a key, or where its way ends."""
+    for part in parts:
+        if not isinstance(values, dict):
+            return True
+        if part not in values:
+            return False
+        values = values[part]
+    return bool(parts)
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

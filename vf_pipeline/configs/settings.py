@@ -56,9 +56,9 @@ class DataSettings(Settings):
 
     eval_examples: int = Field(240, ge=2, title="Held-out examples")
     """Held-out examples, which no stage trains on."""
-    synth_examples: int = Field(160, ge=1, title="Examples for synthetic data")
+    synth_examples: int = Field(160, ge=0, title="Examples for synthetic data")
     """Examples that synthetic data is made from."""
-    train_examples: int = Field(2000, ge=1, title="Examples for GRPO")
+    train_examples: int = Field(2000, ge=0, title="Examples for GRPO")
     """Examples that GRPO draws from."""
 
 

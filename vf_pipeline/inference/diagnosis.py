@@ -91,7 +91,11 @@ def _from_status(error: Any, endpoint: Endpoint) -> Diagnosis:
         spent = error.code == "insufficient_quota"
         hint = "the account's quota is used up" if spent else "lower max_concurrent"
         return Diagnosis(RateLimitError(text, hint), not spent, wait)
-    hint = f"is {endpoint.model!r} a model of this server?" if status == 404 else ""
+    hint = ""
+    if status == 404:
+        # Most servers hang their routes below /v1, and say the same of a route as of a model.
+        v1 = "" if endpoint.base_url.endswith("/v1") else "does the URL lack /v1 at its end? "
+        hint = f"{v1}is {endpoint.model!r} a model of this server?"
     return Diagnosis(ProviderError(text, hint), status in _TRANSIENT or status >= 500, wait)
 
 

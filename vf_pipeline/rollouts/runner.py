@@ -37,6 +37,7 @@ async def play_group(
     client: ChatClient,
     *,
     whole: bool = True,
+    on_result: OnResult | None = None,
     rollout_timeout_s: float = ROLLOUT_TIMEOUT_S,
 ) -> list[ScoredRollout]:
     """Play the jobs of one example at once; the first turn is one request for all of them.
@@ -46,18 +47,24 @@ async def play_group(
         jobs: what is played, from ``group_jobs``.
         client: asks the model; a Client, a TokenClient, or what looks like one.
         whole: whether these are all plays of the example.
+        on_result: called after each play; what it raises ends the group.
         rollout_timeout_s: longest duration of one rollout with its scoring, in seconds.
 
     Returns:
         A scored rollout for each job, in their order; failures are among them.
     """
+
+    async def one(seat: RolloutClient, job: RolloutJob) -> ScoredRollout:
+        played, _ = await _play(env, job, seat, rollout_timeout_s)
+        if on_result is not None:
+            on_result(played)
+        return played
+
     async with _tasks() as tasks:
         shared = GroupRequest(client, jobs, whole, tasks)
-        running = [
-            tasks.create_task(_play(env, job, RolloutClient(shared, place, job), rollout_timeout_s))
-            for place, job in enumerate(jobs)
-        ]
-    return [task.result()[0] for task in running]
+        seats = [RolloutClient(shared, place, job) for place, job in enumerate(jobs)]
+        running = [tasks.create_task(one(*both)) for both in zip(seats, jobs, strict=True)]
+    return [task.result() for task in running]
 
 
 async def play(

@@ -13,6 +13,9 @@ from vf_pipeline.errors import StorageError
 log = logging.getLogger(__name__)
 
 LOCK = "lock"
+"""Held by who works on a run: a command, or a flow."""
+STAGE_LOCK = "stage.lock"
+"""Held by a stage on a work pool, whose chain holds the other."""
 _POLL_S = 1.0
 
 

@@ -46,10 +46,14 @@ class Manifest:
         data = storage.read_json(path)
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise StorageError(f"{path} has an unknown schema", "run again with --fresh")
-        stages = {name: StageRecord(**record) for name, record in data["stages"].items()}
+        try:
+            stages = {name: StageRecord(**record) for name, record in data["stages"].items()}
+            facts = dict(data.get("facts", {}))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StorageError(f"{path} is damaged: {error!r}", "run again with --fresh") from None
         # The file's keys are sorted; here the stages stand in the order in which they ran.
         in_order = sorted(stages.items(), key=lambda item: item[1].started_at)
-        return cls(path, dict(in_order), data.get("facts", {}))
+        return cls(path, dict(in_order), facts)
 
     def done(self, stage: str, key: str) -> dict[str, Any] | None:
         """Return what a stage made, if it was done under this very key."""

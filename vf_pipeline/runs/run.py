@@ -9,13 +9,16 @@ from vf_pipeline import storage
 from vf_pipeline.configs import PipelineConfig, validate
 from vf_pipeline.errors import ConfigError
 from vf_pipeline.processes import reap
-from vf_pipeline.runs.lock import LOCK, hold_lock
+from vf_pipeline.runs.lock import LOCK, STAGE_LOCK, hold_lock
 from vf_pipeline.runs.manifest import Manifest
 from vf_pipeline.runs.outputs import Made, Prepared, Trained, read_outputs
 from vf_pipeline.runs.places import mlflow_uri, run_dir_of, runs_dir
 from vf_pipeline.runs.stages import StageName
 from vf_pipeline.tracking import MlflowTracker
 from vf_pipeline.types import ModelRef
+
+_STAGE_WAIT_S = 30.0
+"""How long starting over waits for a stage that is told to stop, in seconds."""
 
 
 @dataclass(slots=True)
@@ -55,9 +58,18 @@ class Run:
         """Return a path in the run directory."""
         return self.folder.joinpath(*parts)
 
-    def start_tracker(self, stage: str) -> MlflowTracker:
-        """Return the MLflow run of a stage ("" is the parent), the same one after a resume."""
+    def start_tracker(self, stage: str, key: str = "") -> MlflowTracker:
+        """Return the MLflow run of a stage ("" is the parent), the same one after a resume.
+
+        Args:
+            stage: the stage.
+            key: what the stage's numbers depend on; under another key than before they are those
+                of other inputs, and get a run of their own.
+        """
         runs: dict[str, str] = dict(self.manifest.facts.get("mlflow_runs", {}))
+        keys: dict[str, str] = dict(self.manifest.facts.get("mlflow_keys", {}))
+        if keys.get(stage, key) != key:
+            runs.pop(stage, None)
         config = self.config
         tags = {
             "vf.stage": stage or "chain",
@@ -74,9 +86,9 @@ class Run:
             parent_id=runs.get("") if stage else None,
             tags=tags,
         )
-        if runs.get(stage) != tracker.run_id:
-            runs[stage] = tracker.run_id
-            self.manifest.note(mlflow_runs=runs)
+        if (runs.get(stage), keys.get(stage, "")) != (tracker.run_id, key):
+            runs[stage], keys[stage] = tracker.run_id, key
+            self.manifest.note(mlflow_runs=runs, mlflow_keys=keys)
         return tracker
 
 
@@ -96,11 +108,14 @@ def open_run(
         StorageError: another process works on this run, or the folder cannot be written.
     """
     folder = run_dir_of(config)
-    with hold_lock(folder, "stage.lock" if of_chain else LOCK, wait_s=wait_s):
+    with hold_lock(folder, STAGE_LOCK if of_chain else LOCK, wait_s=wait_s):
         if not of_chain:
             reap(folder / "processes.json")
             if fresh:
-                _clear(folder)
+                # A stage of a chain that was killed may still run on a worker: it ends first, or
+                # it would write into the folder of its successor.
+                with hold_lock(folder, STAGE_LOCK, wait_s=max(wait_s, _STAGE_WAIT_S)):
+                    _clear(folder)
             storage.write_json(folder / "config.json", config.model_dump(mode="json"))
         yield Run(config, folder, Manifest.open(folder))
 
@@ -115,7 +130,7 @@ def read_run_config(folder: Path) -> PipelineConfig:
     if not path.exists():
         raise ConfigError(f"no run in {folder}", f"runs are in {runs_dir()}")
     config = validate(PipelineConfig, storage.read_json(path), where=str(path))
-    if run_dir_of(config) != folder.resolve():
+    if run_dir_of(config).resolve() != folder.resolve():
         raise ConfigError(
             f"the run in {folder} belongs at {run_dir_of(config)}",
             "it was moved, or made by another version: start it from its TOML file",
@@ -124,7 +139,7 @@ def read_run_config(folder: Path) -> PipelineConfig:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a run left, except its lock, which is held."""
+    """Remove what a run left, except its locks, which are held."""
     for path in folder.iterdir():
-        if path.name != LOCK:
+        if path.name not in (LOCK, STAGE_LOCK):
             storage.remove(path)

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from vf_pipeline.tracking.tracker import Status, flatten
 from vf_pipeline.types import DatasetRef
@@ -40,7 +40,7 @@ def metrics_record(metrics: Mapping[str, float], step: int | None, once_by: str 
         once_by: name of a metric whose history says which steps a run has already; such a step's
             record is passed over when it is sent.
     """
-    values = {safe_name(k): float(v) for k, v in metrics.items() if isinstance(v, int | float)}
+    values = {safe_name(k): float(v) for k, v in metrics.items() if _is_number(v)}
     once = {"once_by": safe_name(once_by)} if once_by else {}
     return _made("metrics", step=step or 0, values=values, **once)
 
@@ -85,6 +85,11 @@ def metrics_of(record: Record) -> "list[Metric]":
 
     now, step = milliseconds(record), int(record["step"])
     return [Metric(key, float(value), now, step) for key, value in record["values"].items()]
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number: Python's own, or a scalar of a numeric library."""
+    return isinstance(value, SupportsFloat) and not isinstance(value, str | bytes)
 
 
 def _made(kind: str, **fields: Any) -> Record:

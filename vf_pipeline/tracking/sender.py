@@ -88,11 +88,14 @@ class Sender:
         try:
             self.send(records)
         except Exception as error:
-            if not is_refused(error):
+            # A record that we cannot send ourselves would stop all behind it, and for ever.
+            ours = isinstance(error, KeyError | TypeError | ValueError)
+            if not is_refused(error) and not ours:
                 raise
-            parts = _halved(records)
+            parts = _halved(records) if len(records) > 1 or not ours else []
             if not parts:
-                logger.warning("MLflow refuses a record for good: %s", one_line(error))
+                who = "it cannot be sent" if ours else "MLflow refuses it"
+                logger.warning("a record is left out for good, %s: %s", who, one_line(error))
             for part in parts:
                 self.send_what_is_taken(part)
 

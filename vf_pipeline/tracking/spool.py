@@ -147,8 +147,10 @@ def _replay_leftover(client: "MlflowClient", path: Path, seconds: float) -> None
         if Spool(path).replay(Sender(lambda: client, path.stem), seconds=seconds):
             logger.info("MLflow has caught up with run %s", path.stem)
     except Exception as error:
-        # A run of another store, or one that was deleted, is passed over.
-        if not is_refused(error) and not isinstance(error, VfError):
+        # A run of another store, one that was deleted, or a record that we cannot send ourselves:
+        # the spools behind it must not wait for it.
+        ours = isinstance(error, VfError | KeyError | TypeError | ValueError)
+        if not is_refused(error) and not ours:
             raise
 
 
@@ -162,9 +164,9 @@ def _batches(data: bytes) -> Iterator[tuple[int, list[Record]]]:
     for line in data.splitlines(keepends=True):
         record = _parse(line)
         if record is not None:
-            is_metrics = record["kind"] == "metrics"
-            count = len(record["values"]) if is_metrics else METRICS_PER_CALL
-            if together and metrics + count > METRICS_PER_CALL:
+            count = len(record["values"]) if record["kind"] == "metrics" else 0
+            alike = {record["kind"], *(one["kind"] for one in together)} == {"metrics"}
+            if together and (not alike or metrics + count > METRICS_PER_CALL):
                 yield size, together
                 size, together, metrics = 0, [], 0
             together.append(record)

@@ -10,7 +10,7 @@ A group is a noun of both processes; what each does with it is in ``worker`` and
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeGuard
 
@@ -32,13 +32,28 @@ class Group:
     version: int
 
     @classmethod
-    def of(cls, position: int, rollouts: Sequence[ScoredRollout], known_version: int) -> "Group":
-        """Return the plays as a group; ``known_version`` stands in for a server that is silent."""
-        versions = [
-            WeightVersion.parse(turn.weights).step if turn.weights else known_version
+    def of(
+        cls,
+        position: int,
+        rollouts: Sequence[ScoredRollout],
+        known_version: int,
+        ours: Collection[str],
+    ) -> "Group":
+        """Return the plays of one prompt as a group.
+
+        Args:
+            position: place in the data order.
+            rollouts: the plays.
+            known_version: stands in where the server is silent, or names weights in words of its
+                own: an engine that we gave weights to by other ways than ours.
+            ours: digests whose steps are this training's: its own, and its first model's.
+        """
+        named = [
+            WeightVersion.parse(turn.weights)
             for played in rollouts
             for turn in played.rollout.turns
         ]
+        versions = [one.step if one.digest in ours else known_version for one in named]
         return cls(position, tuple(rollouts), min(versions, default=known_version))
 
     @property

@@ -27,3 +27,10 @@ def test_a_damaged_manifest_is_told(tmp_path: Path, content: str, words: str) ->
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(StorageError, match=words):
         Manifest.open(tmp_path)
+
+
+@pytest.mark.parametrize("text", ['{"schema": 1}', '{"schema": 1, "stages": {"sft": {"x": 1}}}'])
+def test_a_damaged_manifest_says_what_to_do(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(StorageError, match=r"is damaged.*--fresh"):
+        Manifest.open(tmp_path)

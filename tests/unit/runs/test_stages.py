@@ -95,7 +95,7 @@ def test_fresh_throws_away_all_but_the_lock(config: PipelineConfig) -> None:
         run.manifest.note(published=True)
     with open_run(config, fresh=True) as run:
         left = {path.name for path in run.folder.iterdir()}
-        assert left == {"lock", "config.json"}
+        assert left == {"lock", "stage.lock", "config.json"}
         assert run.manifest.facts == {}
 
 

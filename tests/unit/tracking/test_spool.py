@@ -302,3 +302,38 @@ def test_a_kind_of_the_future_is_damage(tmp_path: Path, uri: str) -> None:
     future: Record = {"time": 1.0, "kind": "trace", "values": {}}
     spool.append(future)
     assert spool.replay(Sender(lambda: line.client, tracker.run_id), seconds=1.0)
+
+
+def test_metrics_without_numbers_hold_nothing_up(uri: str, spools: Path) -> None:
+    tracker, line = start(uri)
+    line.down = True
+    tracker.log_metrics({})
+    tracker.log_metrics({"name": "text"}, 1)  # type: ignore[dict-item]
+    tracker.log_params({"lr": 1.0})
+    tracker.log_metrics({"loss": 2.0}, 1)
+    line.down = False
+    tracker.close()
+    run = line.get_run(tracker.run_id)
+    assert run.data.params == {"lr": "1.0"}
+    assert run.info.status == "FINISHED"
+    assert steps(tracker) == [1]
+    assert list(spools.glob("*.jsonl")) == []
+
+
+def test_a_record_that_cannot_be_sent_is_left_out(uri: str, spools: Path) -> None:
+    left, line = start(uri)
+    line.down = True
+    left.log_metrics({"loss": 1.0}, 1)
+    path = next(spools.glob("*.jsonl"))
+    bad = '{"kind":"metrics","time":1.0,"step":"x","values":{"a":1}}'
+    path.write_text(f"{bad}\n{path.read_text()}")
+    line.down = False
+    left.close()
+    assert steps(left) == [1]
+    assert line.get_run(left.run_id).info.status == "FINISHED"
+
+
+def test_numbers_of_numeric_libraries_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    record = metrics_record({"a": numpy.float32(0.5), "b": numpy.int64(3), "c": "x"}, 1)  # type: ignore[dict-item]
+    assert record["values"] == {"a": 0.5, "b": 3.0}

@@ -21,7 +21,7 @@ def group(position: int, version: int, good: bool = True) -> Group:
         turn = Turn(prompt, (20 + k, 2), (-6.0, -6.0), "stop", f"w@{version}")
         rollout = Rollout(position, k, "d", "t", "p", "c", "a", "stop", (turn,))
         plays.append(ScoredRollout(rollout, Score(rollout.key, float(k) if good else 1.0)))
-    return Group.of(position, plays, version)
+    return Group.of(position, plays, version, {"w"})
 
 
 def plays(order: PlayOrder, commands: Any, results: Any) -> None:

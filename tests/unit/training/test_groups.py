@@ -11,7 +11,7 @@ from vf_pipeline.types import Failure, Rollout, Score, ScoredRollout, Turn
 
 def group(position: int, good: bool, version: int = 0) -> Group:
     plays = [scored(0, 1.0, f"w@{version}"), scored(1, 0.0 if good else 1.0, f"w@{version}")]
-    return Group.of(position, plays, 0)
+    return Group.of(position, plays, 0, {"w"})
 
 
 def fill(
@@ -87,7 +87,7 @@ def scored(
 def test_a_group_knows_its_signal_its_failures_and_the_oldest_version() -> None:
     failure = Failure("environment", "ValueError", "bad")
     plays = [scored(0, 1.0), scored(1, 0.0, "w@2"), scored(2, None, error=failure)]
-    made = Group.of(5, plays, 0)
+    made = Group.of(5, plays, 0, {"w"})
     assert made.has_signal
     assert made.version == 2
     assert made.rewards == [1.0, 0.0, None]
@@ -97,7 +97,7 @@ def test_a_group_knows_its_signal_its_failures_and_the_oldest_version() -> None:
 def test_the_trainer_makes_samples_with_advantages() -> None:
     failure = Failure("environment", "ValueError", "bad")
     plays = [scored(0, 1.0), scored(1, 0.0, "w@2"), scored(2, None, error=failure)]
-    samples = assemble(Group.of(5, plays, 0), "none")
+    samples = assemble(Group.of(5, plays, 0, {"w"}), "none")
     assert [s.advantage for s in samples] == [0.5, -0.5]
     assert {s.group for s in samples} == {"d:5"}
     assert {s.version for s in samples} == {2}
@@ -106,22 +106,29 @@ def test_the_trainer_makes_samples_with_advantages() -> None:
 def test_an_unscored_play_tells_why() -> None:
     play = scored(0, None)
     play = play._replace(score=Score(play.key, None, outcomes={"judge": "timeout", "other": "ok"}))
-    assert Group.of(0, [play], 0).failure == "judge: timeout"
+    assert Group.of(0, [play], 0, {"w"}).failure == "judge: timeout"
 
 
 def test_a_flat_group_has_no_signal() -> None:
-    assert not Group.of(5, [scored(0, 1.0), scored(1, 1.0)], 0).has_signal
+    assert not Group.of(5, [scored(0, 1.0), scored(1, 1.0)], 0, {"w"}).has_signal
 
 
 def test_the_known_version_stands_in_for_a_silent_server() -> None:
-    assert Group.of(5, [scored(0, 1.0, ""), scored(1, 0.0, "")], 9).version == 9
+    assert Group.of(5, [scored(0, 1.0, ""), scored(1, 0.0, "")], 9, {"w"}).version == 9
+
+
+@pytest.mark.parametrize("weights", ["default", "v5", "5", "another@2"])
+def test_weights_in_a_servers_own_words_are_those_that_the_worker_knows(weights: str) -> None:
+    made = Group.of(5, [scored(0, 1.0, weights), scored(1, 0.0, "w@7")], 9, {"w"})
+    assert made.version == 7
+    assert Group.of(5, [scored(0, 1.0, weights)], 9, {"w"}).version == 9
 
 
 def test_answers_without_token_ids_cannot_be_trained_on() -> None:
     bare = Rollout(0, 0, "d", "t", "p", "c", "a", "stop", (Turn((), (), (), "stop"),))
     plays = [ScoredRollout(bare, Score("k", reward)) for reward in (1.0, 0.0)]
     with pytest.raises(TrainingError, match="token ids"):
-        assemble(Group.of(0, plays, 0), "none")
+        assemble(Group.of(0, plays, 0, {"w"}), "none")
 
 
 @pytest.mark.parametrize(

@@ -166,13 +166,22 @@ class GrpoObjective:
                 f"all {len(rewards)} rollouts of step {played.step} failed: {cause}",
                 "mend the cause, then run the same command again",
             )
+        stale = int(self._metrics["groups/stale"])
         log.warning(
-            "step %d is skipped: none of %d groups has a learning signal",
+            "step %d is skipped: none of %d groups has a learning signal and is fresh (%d too old)",
             played.step,
             len(played.groups),
+            stale,
         )
         if self.data.empty_in_a_row >= MAX_EMPTY:
             mean = self._metrics["reward/mean"]
+            if stale:
+                raise TrainingError(
+                    f"no fresh groups: for {MAX_EMPTY} steps, what was played is older than "
+                    f"grpo.max_staleness ({self.settings.max_staleness} versions) allows, or "
+                    "teaches nothing",
+                    "does the engine serve the weights it is given? see its log",
+                )
             raise TrainingError(
                 f"no learning signal: for {MAX_EMPTY} steps, all completions of each prompt had "
                 f"the same reward (mean {mean:.2f})" + (f"; failures: {cause}" if cause else ""),

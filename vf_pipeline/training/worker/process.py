@@ -64,6 +64,7 @@ class _Worker:
         self.step = order.step
         self._allowed = order.step - 1
         self._changed = asyncio.Event()
+        self._ours = frozenset({order.spec.digest, order.spec.model_digest})
         # One thread, so that messages keep their order and never block the event loop.
         self._sender = ThreadPoolExecutor(max_workers=1)
 
@@ -113,12 +114,10 @@ class _Worker:
         version = self.version
         self.in_flight += settings.group_size
         await self._send(InFlight(self.step, self.in_flight))
-        played = await play_group(env, jobs, client)
+        played = await play_group(env, jobs, client, on_result=lambda one: journal.append(*one))
         self.in_flight -= settings.group_size
         await self._send(InFlight(self.step, self.in_flight))
-        for one in played:
-            journal.append(*one)
-        return Group.of(position, played, version)
+        return Group.of(position, played, version, self._ours)
 
     async def _until_allowed(self, step: int) -> None:
         # Unbounded on purpose: the trainer may take long, and its end ends this process.
