@@ -74,6 +74,7 @@ class Run:
             parent_id=runs.get("") if stage else None,
             tags=tags,
         )
+        # At once: a stage that is killed later goes on in the same MLflow run.
         if runs.get(stage) != tracker.run_id:
             runs[stage] = tracker.run_id
             self.manifest.note(mlflow_runs=runs)
@@ -97,7 +98,10 @@ def open_run(
     """
     folder = run_dir_of(config)
     with hold_lock(folder, "stage.lock" if of_chain else LOCK, wait_s=wait_s):
+        # The chain has done all this, and what it started may be running.
         if not of_chain:
+            # Under the lock, so that nobody is at work with them; before the folder is cleared of
+            # their record.
             reap(folder / "processes.json")
             if fresh:
                 _clear(folder)
@@ -115,6 +119,7 @@ def read_run_config(folder: Path) -> PipelineConfig:
     if not path.exists():
         raise ConfigError(f"no run in {folder}", f"runs are in {runs_dir()}")
     config = validate(PipelineConfig, storage.read_json(path), where=str(path))
+    # Stages would go on in the folder that the settings name, not in the one that was asked for.
     if run_dir_of(config) != folder.resolve():
         raise ConfigError(
             f"the run in {folder} belongs at {run_dir_of(config)}",
