@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 STAGE_LOCK = "stage.lock"
 _MESSAGE = "Its process was killed; the same settings go on where it stopped."
+# As in processes.tree: start times move a little when the clock is set.
 _SAME_START_S = 2.0
 _PAGE = 200
 
