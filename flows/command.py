@@ -36,6 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     code = run_cli(lambda: _dispatch(args), arguments)
     if args.command == "run" and code in (1, INTERRUPTED):
+        # Without --fresh: to go on is the point.
         settings = [part for value in args.set for part in ("--set", value)]
         again = shlex.join([_python(), "-m", "flows", "run", *args.config, *settings])
         sys.stderr.write(f"resume: {again}\n")
@@ -58,6 +59,7 @@ def _dispatch(args: argparse.Namespace) -> int:
         from infra.local import stack
 
         return stack.up() if args.command == "up" else stack.down()
+    # Not before ui, up and down, which need no torch.
     check_extras("train")
     if args.command == "resume":
         config = read_run_config(Path(args.run))
@@ -194,6 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("ui", help="show the Prefect and MLflow UIs until Ctrl-C")
     commands.add_parser("up", help="start server, pools, workers and MLflow, to stay")
     commands.add_parser("down", help="end what `up` started")
+    # Without SUPPRESS, a command's default would overwrite a --debug that stands before it.
     for command in commands.choices.values():
         command.add_argument(
             "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks"

@@ -52,6 +52,7 @@ def run_stage(here: Workplace, name: StageName) -> Any:
         return made
     started_at = time.time()
     log.info("%s: started", name)
+    # Before the stage runs: what it was given, not what may be there afterwards.
     key = stage_key(run.config, run.manifest, name)
     inline = run.config.execution == "inline"
     try:

@@ -1,6 +1,6 @@
 """What a stage on a pool hands back to its chain: one file in the run's folder, outputs or error.
 
-chain removes the file ──► stage runs on a worker ──► writes outputs | error ──► chain reads it
+    chain removes the file ──► stage runs on a worker ──► writes outputs | error ──► chain reads it
 
 Deliberately knows nothing of Prefect: its states carry a message, not what kind of error it was,
 and the exit code of the chain follows from the kind.
@@ -72,6 +72,7 @@ def read_error(folder: Path, stage: str, flow_run: str) -> VfError | None:
     path = handover_path(folder, stage)
     try:
         handed = storage.read_json(path) if path.exists() else {}
+        # A stage that a killed chain has left may write here after this try has begun.
         if handed.get("flow_run") != flow_run:
             return None
         words = handed["error"]

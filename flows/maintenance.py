@@ -25,6 +25,7 @@ def reap_flow() -> int:
 
 def _reap_idle(record: Path) -> int:
     try:
+        # Held while reaping: a run that starts in between would see its new processes ended.
         with hold_lock(record.parent):
             return reap(record)
     except StorageError:

@@ -18,6 +18,7 @@ from vf_pipeline.runs.stages import STAGES, StageName, typed_outputs
 log = logging.getLogger(__name__)
 
 _POLL_S = 1.0
+# A bound against waiting for ever for a worker that has vanished; no stage takes this long.
 _TIMEOUT_S = 7 * 24 * 3600.0
 
 
@@ -69,6 +70,7 @@ def _wait(client: SyncPrefectClient, flow_run: FlowRun) -> FlowRun:
             time.sleep(_POLL_S)
             flow_run = client.read_flow_run(flow_run.id)
     except BaseException:
+        # Ctrl-C included: a stage goes on by itself otherwise, for a chain that is gone.
         client.set_flow_run_state(flow_run.id, Cancelling())
         raise
     return flow_run

@@ -28,6 +28,8 @@ def stage_flow(run: str, stage: StageName) -> None:
         config = read_run_config(folder)
         # A chain that was killed may have left its stage running: it has been told to stop.
         with opened(config, of_chain=True, wait_s=WAIT_S) as here:
+            # The chain compares it with its own: a worker on another checkout, or another manifest,
+            # shows.
             key = stage_key(config, here.run.manifest, stage)
             made = ACTS[stage](here.run, here.engine)
             write_outputs(folder, stage, key, asdict(made))

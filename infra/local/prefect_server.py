@@ -20,6 +20,7 @@ def prefect_environment() -> dict[str, str]:
         "PREFECT_HOME": str(state_dir().absolute() / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
+        # Without a server, Prefect would start one by itself, on the same database.
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "flows,infra,vf_pipeline",
         # Where the pages are, for the links that runs leave in Prefect and in MLflow.
@@ -92,6 +93,7 @@ def prefect_server(log_dir: Path, *, quiet: bool = True) -> Iterator[str]:
         try:
             yield api
         finally:
+            # While the server still answers: it gets the last lines.
             _stop_sending_logs()
             os.environ.pop("PREFECT_API_URL", None)
 
@@ -114,6 +116,7 @@ def database_lock() -> Iterator[None]:
     """Hold the project's Prefect database: sqlite serves one server well, not two."""
     path = state_dir() / "prefect" / "server.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
+    # The lock goes with the descriptor, also when this process is killed.
     with path.open("a", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

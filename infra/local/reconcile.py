@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MESSAGE = "Its process was killed; the same settings go on where it stopped."
+# As in processes.tree: start times move a little when the clock is set.
 _SAME_START_S = 2.0
 _PAGE = 200
 _NOTE_S = 5.0

@@ -42,6 +42,7 @@ def _up() -> None:
     services, started = _services(), list[str]()
     try:
         if not services.running(prefect_service().name):
+            # Held for the start alone: once it answers, runs find it and start none of their own.
             with database_lock():
                 _start(services, prefect_service(), started)
         _start(services, mlflow_service(), started)
@@ -78,6 +79,7 @@ def _start(services: Services, service: Service, started: list[str]) -> None:
             f"something else answers at {service.ready_url}",
             "end it, or choose other ports with VF_PREFECT_PORT and VF_MLFLOW_PORT",
         )
+    # Before the start: one that is not ready in time runs all the same, and has to be ended.
     started.append(service.name)
     services.start(
         service.name,

@@ -24,6 +24,7 @@ def serve_uis() -> int:
     record = state_dir() / "ui.json"
     with ExitStack() as stack:
         stack.enter_context(database_lock())
+        # Under the lock, so that nobody else's servers are in that record.
         reap(record)
         running = [
             stack.enter_context(

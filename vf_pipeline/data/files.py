@@ -69,6 +69,8 @@ def _to_row(example: Example) -> dict[str, Any]:
             "info": json.dumps(e.info),
             "digest": e.digest or content_digest(e.prompt, e.answer, e.task, e.info),
         }
+        # Parquet's text is UTF-8: half a surrogate pair is refused here, where the example has a
+        # name.
         (e.answer + e.task).encode()
     except (TypeError, ValueError) as error:
         raise ConfigError(

@@ -49,6 +49,7 @@ def split_examples(
         )
     parts: dict[str, list[Example]] = {}
     start = 0
+    # Stretches of one order that knows no sizes: a larger part leaves those before it as they were.
     for name, size in sizes.items():
         parts[name] = ordered[start : start + size]
         start += size
@@ -59,6 +60,7 @@ def _distinct(examples: Sequence[Example]) -> dict[str, Example]:
     found: dict[str, Example] = {}
     for e in examples:
         digest = e.digest or content_digest(e.prompt, e.answer, e.task, e.info)
+        # The smallest number, not the first to come: the order of the dataset must not matter.
         if digest not in found or e.example_id < found[digest].example_id:
             found[digest] = e
     return found

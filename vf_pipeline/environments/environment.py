@@ -110,6 +110,7 @@ class Environment(ABC):
             rows = enumerate(self._rows(split))
             self._examples[split] = [form.example(row, i) for i, row in rows]
         found = self._examples[split]
+        # A list of the caller's own: what they do to it is not done to the next caller.
         return list(found if n < 0 else found[:n])
 
     def shots(self, task: str, count: int, examples: Sequence[Example]) -> list[Message]:
@@ -171,6 +172,7 @@ class Environment(ABC):
         client = state["client"] if client is None else client
         model = state["model"] if model is None else model
         given = {**self.sampling_args, **(sampling_args or state.get("sampling_args") or {})}
+        # With None, a rollout takes an argument of its environment's away.
         args = {name: value for name, value in given.items() if value is not None}
         if self.message_type == "completion":
             response = await client.completions.create(model=model, prompt=prompt, **args)
@@ -228,6 +230,7 @@ def _worked(example: Example) -> list[Message]:
     asked = [message for message in example.prompt if message.get("role") == "user"]
     if not asked:
         raise ConfigError(f"the prompt of example {example.example_id} has no user message")
+    # The last one: messages before it may be worked examples of the environment's own.
     return [dict(asked[-1]), {"role": "assistant", "content": example.answer}]
 
 

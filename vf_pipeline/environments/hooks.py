@@ -46,6 +46,8 @@ class Hook:
 def _hook_names(kind: str, owner: type) -> tuple[str, ...]:
     found: dict[str, int] = {}
     for cls in owner.__mro__:
+        # Not getattr on the object, which would run its properties. The nearest class that marks a
+        # name gives its priority; an override without a mark is still found by its base's.
         for name, member in vars(cls).items():
             marked, priority = getattr(member, _MARK, (None, 0))
             if marked == kind:

@@ -127,6 +127,7 @@ class MultiTurnEnv(Environment):
                 done = await maybe_await(self.is_completed(state))
                 return self._ended(state, None if done else "max_turns_reached")
         except TimeoutError as error:
+            # A timeout of a tool or a request, inside: it is told as what it was.
             if not limit.expired():
                 raise
             raise EnvironmentFault(
@@ -134,6 +135,7 @@ class MultiTurnEnv(Environment):
                 "raise timeout_seconds",
             ) from error
         finally:
+            # Also when the runner cancels: what a rollout opened outside must not outlive it.
             await self.run_cleanup(state)
 
     def init_state(

@@ -88,6 +88,7 @@ class RowFormat:
         system = messages[:head]
         if not system and self.system_prompt:
             system = [{"role": "system", "content": self.system_prompt}]
+        # Copies: environments may write into the messages of their state.
         return [*system, *(dict(shot) for shot in self.few_shot), *messages[head:]]
 
 

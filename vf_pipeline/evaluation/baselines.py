@@ -74,6 +74,8 @@ def with_shots(
     Raises:
         ConfigError: a task has too few in the source, or its prompts are plain text.
     """
+    # Once a task, not once an example: all of a task see the same ones, as one prefix for the
+    # engine.
     shots = {task: env.shots(task, count, source) for task in {e.task for e in examples}}
     return [
         replace(example, prompt=insert_shots(example.prompt, shots[example.task]))

@@ -115,6 +115,7 @@ def _change(means: tuple[dict[str, float], dict[str, float]], digests: Iterable[
 
 
 def _number(value: float, bounded: bool, *, sign: bool) -> str:
+    # Adding 0.0 makes 0.0 of -0.0, which would be shown with its sign.
     scaled = round(100 * value, 1) + 0.0 if bounded else value + 0.0
     digits = ".1f" if bounded else ".3g"
     return f"{scaled:{'+' if sign else ''}{digits}}"

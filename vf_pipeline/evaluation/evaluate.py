@@ -127,6 +127,7 @@ def evaluate(
     if tracker is not None:
         tracker.log_metrics(metrics_of(result))
         tracker.log_artifact(folder / "result.json")
+    # After the result is written and tracked: what did succeed can be looked at.
     _check_failures(pairs, settings.max_error_fraction, folder)
     return result
 
@@ -228,12 +229,14 @@ def _pass_rates(good: Sequence[ScoredRollout]) -> dict[str, float]:
     rewards: dict[str, list[float]] = {}
     for rollout, score in good:
         rewards.setdefault(rollout.example_digest, []).append(score.reward or 0.0)
+    # pass@k counts successes; a reward in between is neither one nor none.
     if any(reward not in (0.0, 1.0) for group in rewards.values() for reward in group):
         return {}
     rates = {}
     k = 2
     while rewards and k <= max(len(group) for group in rewards.values()):
         values = [pass_at_k(len(group), int(sum(group)), k) for group in rewards.values()]
+        # Never empty: the example with the most plays has at least k of them.
         known = [value for value in values if not math.isnan(value)]
         rates[f"pass_at/{k}"] = math.fsum(known) / len(known)
         k *= 2

@@ -73,6 +73,8 @@ def paired_difference(
     near_end = abs(plain.mean) > _BAND[1] - _BAND[0]
     if not bounded or plain.n < 2 or not (near_end or plain.se == 0.0):
         return plain
+    # Half a pair in each of the four outcomes: two pairs in all, of which those that differ add 1/2
+    # + 1/2 to the squares and cancel out in the sum.
     size = plain.n + 2
     total = math.fsum(differences)
     squares = math.fsum(value * value for value in differences) + 1.0
@@ -96,6 +98,7 @@ def grouped_means(values: Iterable[tuple[str, float]]) -> dict[str, float]:
     groups: dict[str, list[float]] = {}
     for name, value in values:
         groups.setdefault(name, []).append(value)
+    # fsum is exact whatever the order, so that the order of completion changes no digit.
     return {name: math.fsum(group) / len(group) for name, group in groups.items()}
 
 
@@ -126,12 +129,14 @@ def t_quantile(p: float, df: float) -> float:
         z = NormalDist().inv_cdf(p)
         return z + (z**3 + z) / (4 * df)
     if p < 0.5:
+        # By symmetry: the tail is computed with all its digits for t >= 0 alone.
         return -t_quantile(1.0 - p, df)
     low, high = 0.0, 1.0
     while _t_upper_tail(high, df) > 1.0 - p:
         low, high = high, high * 2.0
     for _ in range(200):
         middle = (low + high) / 2.0
+        # Two neighbouring floats: there is nothing between them to go on with.
         if middle in (low, high):
             break
         if _t_upper_tail(middle, df) > 1.0 - p:
@@ -184,6 +189,7 @@ def _wilson(share: float, size: float, quantile: float) -> tuple[float, float]:
     center = (share + square / (2 * size)) / (1 + square / size)
     reach = math.sqrt(share * (1 - share) / size + square / (4 * size * size))
     reach *= quantile / (1 + square / size)
+    # At shares of 0 and 1 an end is the share itself; rounding may put it on the wrong side.
     return min(center - reach, share), max(center + reach, share)
 
 
@@ -201,6 +207,7 @@ def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
     front = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
     )
+    # On this side of the mean the fraction converges fast; on the other one, the mirrored one does.
     if x < (a + 1.0) / (a + b + 2.0):
         return front * _beta_fraction(a, b, x) / a
     return 1.0 - front * _beta_fraction(b, a, rest) / b

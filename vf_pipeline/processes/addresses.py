@@ -8,6 +8,8 @@ import urllib.request
 def free_port() -> int:
     """Return a loopback TCP port that is free now."""
     with socket.socket() as probe:
+        # Free from here until somebody takes it: a server that comes too late dies at its start,
+        # and the wait for it says so.
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port

@@ -1,8 +1,13 @@
 """Child processes that end with their parent, whatever ends it.
 
-start ──► starting ──answers at ready_url──► ready ──stop()──► SIGTERM ──grace_s──► SIGKILL
-│                                 │
-└──dies, or is late──► ProcessError with the last lines of its log
+    start ─► starting ──answers at ready_url──► ready ──stop()──► SIGTERM ──grace_s──► SIGKILL
+                │                                 │
+                └── dies, or is late              └── dies, seen by check()
+                └───────────────┬─────────────────┘
+                                ▼
+             ProcessError with the last lines of its log
+
+A start that fails ends what it has started.
 """
 
 import logging
@@ -110,6 +115,7 @@ class ManagedProcess:
             raise PrerequisiteError(f"cannot start {self.name}: no program {self.cmd[0]!r}")
         with self._log.open() as log:
             environment = {**os.environ, **self._env, TAG_VAR: self._tag}
+            # The file may be closed here: the child has a descriptor of its own.
             self._process = SPAWNER.spawn(self.cmd, log, environment)
         try:
             self._note()
@@ -150,6 +156,7 @@ class ManagedProcess:
         stubborn = end_tree(find_tree(self.pid, TAG_VAR, self._tag), self._grace_s, self._process)
         if stubborn:
             logger.warning("%s: %d processes had to be killed", self.name, stubborn)
+        # Takes the exit code from the kernel, or a zombie stays for as long as this process.
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5.0)
         self._forget()
@@ -185,6 +192,7 @@ class ManagedProcess:
     def _forget(self) -> None:
         if self._record is None:
             return
+        # A full disk must not hide why the process was ended; reap() passes over dead ones.
         with RECORD_LOCK, suppress(StorageError):
             kept = [noted for noted in read_record(self._record) if noted.tag != self._tag]
             write_record(self._record, kept)

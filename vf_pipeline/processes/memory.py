@@ -32,6 +32,7 @@ class PeakMemory:
             try:
                 family = [me, *me.children(recursive=True)]
             except psutil.Error:
+                # A process ended while the family was counted; the next look is soon.
                 continue
             sizes = [_memory(process) for process in family]
             total = sum(own for own, _ in sizes) + max(shared for _, shared in sizes)

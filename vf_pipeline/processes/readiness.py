@@ -10,6 +10,7 @@ from vf_pipeline import storage
 from vf_pipeline.errors import ProcessError
 
 _TAIL_LINES = 20
+# A log may have grown to gigabytes: only its end is read.
 _TAIL_BYTES = 8192
 
 
@@ -31,6 +32,7 @@ class ProcessLog:
             file = self.path.open("ab")
         except OSError as error:
             raise storage.explain_os_error(error, "write", self.path) from error
+        # Logs are appended to; an error must not show the last words of an earlier process.
         self._start = file.tell()
         return file
 

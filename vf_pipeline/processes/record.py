@@ -36,6 +36,7 @@ class Noted:
     tag: str
 
 
+# Between threads of this process; other processes are kept out by the run's lock.
 RECORD_LOCK = threading.Lock()
 
 

@@ -1,8 +1,12 @@
 """Processes that outlive their starter: kept by name in a record, started once, ended by another.
 
-start ──► noted in the record ──ready()──► stays
-│
-end  ◄── found by pid, start time and tag; SIGTERM, grace_s, SIGKILL for all below it
+    absent ──start──► noted in the record ──ready()──► stays, also when its starter ends
+       ▲                   │ dies, or is late             │
+       │                   ▼                              │
+       │              ProcessError, still noted           │
+       └── end ────────────┴──────────────────────────────┘
+
+``end`` finds it by pid, start time and tag: SIGTERM, grace_s, SIGKILL for all below it.
 """
 
 import os
@@ -42,6 +46,7 @@ class Services:
         noted = self._find(name)
         if noted is None or abs(started_at(noted.pid) - noted.started_at) >= 1.0:
             return False
+        # Started by this process, a dead one stays a zombie until somebody waits for it.
         return bool(psutil.Process(noted.pid).status() != psutil.STATUS_ZOMBIE)
 
     def start(
@@ -69,9 +74,11 @@ class Services:
                 stdin=subprocess.DEVNULL,
                 cwd=self._cwd,
                 env={**os.environ, **(env or {}), TAG_VAR: tag},
+                # Ctrl-C in the terminal that started it is not for a service that stays.
                 start_new_session=True,
             )
         noted = Noted(name, process.pid, started_at(process.pid), tag)
+        # Before the wait: a starter that is killed while it waits leaves what end() can find.
         write_record(self._record, [*self._others(name), noted])
         wait_until_ready(
             name,

@@ -19,6 +19,8 @@ from vf_pipeline.errors import ProcessError
 
 _SPAWN_WAIT_S = 60.0
 
+# 1 is PR_SET_PDEATHSIG, 9 SIGKILL; the request lasts over exec. A parent that ended before it was
+# made is seen by getppid(), which then names whoever adopts orphans.
 _GUARD = """
 import ctypes, os, sys
 parent, command = int(sys.argv[1]), sys.argv[2:]
@@ -80,6 +82,7 @@ class Spawner:
 def _guarded(cmd: list[str]) -> list[str]:
     if not sys.platform.startswith("linux"):
         return cmd
+    # Isolated and without site: a guard that starts in milliseconds, whatever PYTHONPATH holds.
     return [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), *cmd]
 
 

@@ -9,6 +9,7 @@ import psutil
 
 _POLL_S = 0.02
 _KILL_WAIT_S = 5.0
+# A start time is ticks since the boot, plus the time of the boot; that moves when the clock is set.
 _SAME_START_S = 2.0
 
 
@@ -44,6 +45,7 @@ def find_tree(
         with suppress(psutil.Error, OSError, SystemError):
             if process.pid not in found and process.environ().get(variable) == tag:
                 found[process.pid] = process
+    # We may carry that tag ourselves, where this runs below the process that is to end.
     found.pop(os.getpid(), None)
     return [process for process in found.values() if _alive(process)]
 
@@ -58,6 +60,7 @@ def end_tree(
     late: dict[int, psutil.Process] = {process.pid: process for process in tree}
     for process in tree:
         with suppress(psutil.Error):
+            # Before its signal: children of what has ended belong to another parent.
             late.update((child.pid, child) for child in process.children(recursive=True))
             process.terminate()
     _wait_for(list(late.values()), grace_s, root)
@@ -87,6 +90,7 @@ def _wait_for(
 
 def _alive(process: psutil.Process) -> bool:
     try:
+        # is_running() compares start times as well: a pid that is used again is not this process.
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False

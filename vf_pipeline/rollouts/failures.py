@@ -35,6 +35,8 @@ def error_for(failures: Sequence[Failure], message: str, hint: str) -> VfError:
     Where every failure is a prompt that does not fit, it is an ``OverlongPromptError``.
     """
     boundaries = [failure.boundary for failure in failures]
+    # Sorted first: of equally many, max() keeps the first, and a set's order changes from process
+    # to process.
     boundary = max(sorted(set(boundaries)), key=boundaries.count)
     causes = [f.message or f.kind for f in failures if f.boundary == boundary]
     cause = max(sorted(set(causes)), key=causes.count)

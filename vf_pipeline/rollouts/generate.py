@@ -106,9 +106,11 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
     def target() -> None:
         try:
             outcome.append(asyncio.run(work))
+        # Also what asks to exit: it is raised again in the thread that called.
         except BaseException as error:
             failed.append(error)
 
+    # asyncio.run() refuses to run beside a loop in one thread, and notebooks run one always.
     thread = threading.Thread(target=target, name="vf-play")
     thread.start()
     thread.join()

@@ -53,12 +53,14 @@ class GroupRequest:
         if self.size < 2:
             return None
         asked = digest_json([kind, request])
+        # No await between this and create_task: of rollouts that arrive together, one asks.
         if self._answer is None:
             self._asked = asked
             # A task of its own: a rollout that is given up must not take the others' answer along.
             self._answer = self._tasks.create_task(self._ask(kind, request))
         if asked != self._asked:
             return None
+        # Shielded: a rollout that is cancelled would cancel what it awaits, for all others too.
         result = await asyncio.shield(self._answer)
         if isinstance(result, Exception):
             raise result
@@ -69,6 +71,7 @@ class GroupRequest:
         try:
             return await create(**request, n=self.size, seed=self._seed)
         except Exception as error:
+            # As a value: a task of the group that raised would end every rollout of the run.
             return error  # Raised again in every rollout that waits.
 
 
@@ -109,7 +112,9 @@ class _Door:
     async def create(self, **request: Any) -> Any:
         """Ask as the client underneath does; the first call of a rollout may be shared."""
         rollout, kind = self._rollout, self._kind
+        # Before the first await: calls that an environment makes at once get seeds of their own.
         call, rollout.calls = rollout.calls, rollout.calls + 1
+        # Seeds follow from the job alone: with one of an environment's, all plays would be alike.
         request.pop("seed", None)
         if request.get("n") in (None, 1):
             request.pop("n", None)
@@ -117,6 +122,8 @@ class _Door:
             if answer is not None:
                 remember = getattr(rollout.client, "remember", None)
                 if kind == "chat" and remember is not None:
+                    # The request went through the shared client; this rollout's own must know its
+                    # ids all the same, or its next turn would tokenize the answer anew.
                     remember(request["messages"], answer, request.get("tools"))
                 return answer
         return await door(rollout.client, kind).create(
@@ -135,6 +142,7 @@ def pick_choice(response: Any, place: int) -> Any:
     The usage is divided among the choices so that the parts add up to the whole: completion
     tokens by the choices' ids where these are known, everything else evenly.
     """
+    # Servers may list choices as they are done; a rollout keeps its own by index.
     choices = sorted(response.choices, key=lambda choice: getattr(choice, "index", 0) or 0)
     if place >= len(choices):
         return None

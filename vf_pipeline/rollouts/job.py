@@ -59,6 +59,8 @@ def group_jobs(
         seed: seed of the run.
         indices: which plays of the example.
     """
+    # Taken out of the arguments: passed on as it is, one seed would make all plays of a group
+    # alike.
     own = {key: value for key, value in sampling.items() if key != "seed"}
     given = sampling.get("seed")
     group_seed = derive_seed(seed if given is None else int(given), example.digest)
@@ -77,5 +79,6 @@ def first_turn_seed(jobs: Sequence[RolloutJob], whole: bool) -> int:
 
 def derive_seed(*parts: object) -> int:
     """Return a seed in [0, 2**31) that depends on all parts, and on nothing else."""
+    # A separator that no part holds: without it, (1, 23) and (12, 3) would be one seed.
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1

@@ -128,14 +128,18 @@ class Journal:
         path = Path(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # O_APPEND: after a truncation the next write goes to the new end by itself.
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             raise explain_os_error(error, "open", path) from error
         journal = cls(path, descriptor)
         try:
+            # Before anything is read or cut: what looks like a torn tail may be another's line half
+            # written.
             journal._lock()
             journal._begin(jsonable(settings), fresh)
         except BaseException as error:
+            # Also on Ctrl-C: the lock is the descriptor's, and would last as long as this process.
             os.close(descriptor)
             if isinstance(error, OSError):
                 raise explain_os_error(error, "open", path) from error
@@ -194,8 +198,12 @@ class Journal:
         """
         if self._fd < 0:
             return
+        # Closed to begin with: a flush that fails must not be tried twice, for the second may
+        # succeed without the data being there.
         descriptor, self._fd = self._fd, -1
         try:
+            # Once, at the end: a flush for each record would cost more than many a rollout, and
+            # write() already survives this process. What a power cut takes is played again.
             os.fsync(descriptor)
         except OSError as error:
             raise explain_os_error(error, "write", self.path) from error
@@ -239,7 +247,10 @@ class Journal:
     def _append(self, *records: tuple[str, dict[str, Any]]) -> None:
         if self._fd < 0:
             raise JournalError(f"{self.path} is closed")
+        # All records in one write: a kill in between would leave a rollout that waits for its
+        # score.
         self._write(b"".join(_frame(key, data) for key, data in records))
+        # Only what is in the file counts as done.
         for key, data in records:
             self._ledger.see(key, data)
 
@@ -247,9 +258,11 @@ class Journal:
         """Append bytes wholly, or not at all."""
         rest = memoryview(lines)
         try:
+            # write() may take a part only, on a disk that gets full for one.
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
         except BaseException as error:
+            # Half a record followed by whole ones would be damage in the middle; now it is nothing.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._size)
             if isinstance(error, OSError):
@@ -274,6 +287,7 @@ def read_journal(path: str | Path) -> list[ScoredRollout]:
             scores[key] = score_from_dict(data)
         else:
             rollouts[key] = rollout_from_dict(data)
+            # A score is about the rollout before it; a later play waits for one of its own.
             scores.pop(key, None)
     pairs = [
         ScoredRollout(rollout, scores[key]) for key, rollout in rollouts.items() if key in scores
@@ -337,6 +351,7 @@ def _records(file: BinaryIO, path: Path) -> Iterator[tuple[int, str, dict[str, A
 
 
 def _frame(key: str, data: dict[str, Any]) -> bytes:
+    # The key is a word of its own in the line: no blank and no line end may be left in it.
     name = quote(key, safe=":", errors="surrogatepass")
     body = f"{name} {to_json(data)}".encode("ascii")
     return b"%08x %b\n" % (zlib.crc32(body), body)

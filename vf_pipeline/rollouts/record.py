@@ -90,6 +90,7 @@ def _finish_reason(response: Any) -> str:
 def _turns(responses: list[Any]) -> tuple[Turn, ...]:
     """Return all turns with their tokens, or none where one of them lacks its tokens."""
     turns = [_turn(response) for response in responses]
+    # All or none: with a gap, a conversation would be trained on that was not had.
     return tuple(turn for turn in turns if turn is not None) if all(turns) else ()
 
 
@@ -220,6 +221,7 @@ def score_from_dict(data: Mapping[str, Any]) -> Score:
 
 def to_json(values: Any) -> str:
     """Return JSON values as one line of ASCII text."""
+    # allow_nan=False: a NaN that slipped through would make a line that other readers refuse.
     return json.dumps(values, separators=(",", ":"), allow_nan=False)
 
 

@@ -117,8 +117,12 @@ async def play(
 
     async def work(seats: Iterator[tuple[RolloutJob, RolloutClient]]) -> None:
         nonlocal succeeded
+        # One plain iterator for all workers: next() does not await, so no job is handed out twice,
+        # and groups start in their order.
         for job, seat in seats:
             played, error = await _play(env, job, seat, rollout_timeout_s)
+            # After one success the address and the key are right, and this is a failure like
+            # others.
             if isinstance(error, _HOPELESS) and not succeeded:
                 raise error
             succeeded = succeeded or played.rollout.error is None
@@ -145,6 +149,8 @@ def _seats(
     """Yield each job with the client it sees; those of one example share their first turn."""
     for jobs in groups:
         if jobs:
+            # Made when a worker gets there, so that a run of many examples holds few of them. A
+            # group may then be spread over time: its answer waits for those that start later.
             shared = GroupRequest(client, jobs, len(jobs) == size, tasks)
             for place, job in enumerate(jobs):
                 yield job, RolloutClient(shared, place, job)
@@ -163,9 +169,13 @@ async def _play(
             )
             rollout = rollout_from_state(job.example, job.index, state, started)
             return ScoredRollout(rollout, await _score(env.rubric, state, rollout.key)), None
+    # What an environment may raise: sys.exit() in a tool, a cancelled task of its own. Neither is
+    # ours. KeyboardInterrupt is, and passes.
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if _cancelled(error):
             raise
+        # Only our own limit makes it a rollout that took too long: an environment's request may
+        # time out as well.
         failure = _explain(error, timeout_s if limit.expired() else None)
         logger.debug("rollout %s failed", job.key, exc_info=error)
         rollout = failed_rollout(job.example, job.index, failure, started)
@@ -220,6 +230,7 @@ async def _tasks() -> AsyncIterator[asyncio.TaskGroup]:
             yield tasks
     except BaseExceptionGroup as group:
         failure = _first(group)
+    # Outside the except block, or the group would hang on it as its context.
     if failure is not None:
         raise failure
 
@@ -233,4 +244,5 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
             stack.extend(error.exceptions)
         else:
             leaves.append(error)
+    # Several may have failed before the group ended; ours come with a remedy.
     return next((leaf for leaf in leaves if isinstance(leaf, VfError)), leaves[0])

@@ -9,6 +9,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
 _PLAIN = (str, int, float, bool, bytes, type(None))
+# Against objects that refer to each other in a circle.
 _DEEPEST = 4
 
 
@@ -25,6 +26,7 @@ def identity_of(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return [identity_of(item, depth + 1) for item in value]
     if isinstance(value, set | frozenset):
+        # The order of a set of texts differs from process to process.
         return sorted(repr(identity_of(item, depth + 1)) for item in value)
     if isinstance(value, dict):
         return {str(key): identity_of(item, depth + 1) for key, item in value.items()}

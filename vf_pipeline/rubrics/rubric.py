@@ -152,6 +152,7 @@ class Rubric:
                 reward = None if weight != 0.0 else reward
             if reward is not None and weight != 0.0:
                 reward += weight * metrics[name]
+        # Of finite values too, for a sum may overflow.
         if reward is not None and not math.isfinite(reward):
             outcomes["reward"], reward = "the weighted sum is not finite", None
         return Outcome(reward, metrics, outcomes)
@@ -178,10 +179,12 @@ class Rubric:
         columns = state.get("input") or {}
         known = ("prompt", "completion", "answer", "task", "info", "example_id")
         given = {name: state[name] for name in known if name in state}
+        # Later ones win: what a rollout made of a column, then what the rubric was given by name.
         return {**columns, **given, "state": state, **self.class_objects}
 
     def _report(self, name: str, error: Exception) -> str:
         text = str(error) if isinstance(error, RubricError) else f"{type(error).__name__}: {error}"
+        # A function that fails for one rollout mostly fails for all: once is enough to see it.
         level = logging.DEBUG if name in self._reported else logging.WARNING
         self._reported.add(name)
         logger.log(level, "reward function %s has no value: %s", name, text, exc_info=error)

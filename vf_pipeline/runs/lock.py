@@ -33,6 +33,8 @@ def hold_lock(folder: Path, name: str = LOCK, *, wait_s: float = 0.0) -> Iterato
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Nobody removes the file of a run's own lock: another process could make a new one of its
+        # name and lock that. Children do not inherit descriptors: a server left behind holds none.
         file = (folder / name).open("w", encoding="utf-8")
     except OSError as error:
         raise storage.explain_os_error(error, "write", folder) from error
@@ -56,6 +58,7 @@ def is_held(folder: Path, name: str = LOCK) -> bool:
     """Return whether a process works on a run at this moment."""
     try:
         with (folder / name).open("r", encoding="utf-8") as file:
+            # Takes it for a moment if it is free; leaving the block frees it.
             return not _taken(file.fileno())
     except OSError:
         return False

@@ -2,6 +2,14 @@
 
 ``manifest.json`` lies in the run directory and is replaced whole after each stage. A stage is done
 when its record holds the key it would have now: the digest of its settings and of its inputs.
+
+    no record ──record()──► done, under a key ──the key is still the same──► reused
+        ▲                     ▲     │
+        │ --fresh             │     └─ settings or inputs changed ─► run again ─┐
+        └─────────────────────┴───────────── record() replaces it ◄─────────────┘
+
+A stage that is killed, or fails, leaves its record as it was. The key of a stage holds what the
+stages before it made, so one that made something else has those after it run again.
 """
 
 import time
@@ -68,6 +76,7 @@ class Manifest:
 
     def note(self, **facts: Any) -> None:
         """Keep facts about the run itself, such as the ids of its Prefect and MLflow runs."""
+        # Facts are not part of any key: they change with each try.
         self.facts.update(facts)
         self._write()
 

@@ -107,6 +107,7 @@ def read_outputs(kind: type[Made], values: dict[str, Any], stage: str) -> Made:
     try:
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
+        # One is enough: a record of another version has as many as it has fields.
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise StorageError(

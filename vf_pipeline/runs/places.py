@@ -33,6 +33,7 @@ def runs_dir() -> Path:
 
 def run_dir_of(config: PipelineConfig) -> Path:
     """Return the run directory of a config: the same settings find the same folder again."""
+    # Where stages run changes nothing about what they make.
     settings = config.model_dump(exclude={"execution"})
     return runs_dir() / f"{config.name}-{storage.digest_json(settings)[:10]}"
 

@@ -8,6 +8,7 @@ from vf_pipeline.configs import PipelineConfig
 from vf_pipeline.errors import ConfigError, PrerequisiteError, StorageError
 
 _EXTRAS = {"pipeline": ("prefect", "mlflow"), "train": ("torch", "transformers", "accelerate")}
+# The default model has 135 million parameters, of 4 bytes each while they are trained.
 _WEIGHTS_BYTES = 540_000_000
 _WEIGHTS_PER_RUN = 11
 """Most copies of the weights on disk at once: models, published versions, checkpoints with their
@@ -42,6 +43,7 @@ def check_run(config: PipelineConfig, folder: Path) -> None:
             "which an endpoint does not allow",
             'use engine = "builtin"; to measure an endpoint: vf-eval ENV -b URL -m MODEL',
         )
+    # A run that is resumed has part of it on the disk already.
     needed = _WEIGHTS_PER_RUN * _weights_bytes(config.model.name) - _size(folder)
     free = storage.free_bytes(folder)
     if free < needed:

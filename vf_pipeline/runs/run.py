@@ -86,6 +86,7 @@ class Run:
             parent_id=runs.get("") if stage else None,
             tags=tags,
         )
+        # At once: a stage that is killed later goes on in the same MLflow run.
         if (runs.get(stage), keys.get(stage, "")) != (tracker.run_id, key):
             runs[stage], keys[stage] = tracker.run_id, key
             self.manifest.note(mlflow_runs=runs, mlflow_keys=keys)
@@ -109,7 +110,10 @@ def open_run(
     """
     folder = run_dir_of(config)
     with hold_lock(folder, STAGE_LOCK if of_chain else LOCK, wait_s=wait_s):
+        # The chain has done all this, and what it started may be running.
         if not of_chain:
+            # Under the lock, so that nobody is at work with them; before the folder is cleared of
+            # their record.
             reap(folder / "processes.json")
             if fresh:
                 # A stage of a chain that was killed may still run on a worker: it ends first, or
@@ -130,6 +134,7 @@ def read_run_config(folder: Path) -> PipelineConfig:
     if not path.exists():
         raise ConfigError(f"no run in {folder}", f"runs are in {runs_dir()}")
     config = validate(PipelineConfig, storage.read_json(path), where=str(path))
+    # Stages would go on in the folder that the settings name, not in the one that was asked for.
     if run_dir_of(config).resolve() != folder.resolve():
         raise ConfigError(
             f"the run in {folder} belongs at {run_dir_of(config)}",

@@ -90,6 +90,7 @@ def reusable(config: PipelineConfig, manifest: Manifest, name: StageName) -> Sta
     if any(need not in manifest.stages for need in STAGES[name].needs):
         return None
     made = manifest.done(name, stage_key(config, manifest, name))
+    # A record outlives what it names: a folder may have been removed to free space.
     if made is None or not all(Path(path).exists() for path in _paths(made)):
         return None
     return typed_outputs(name, made)

@@ -36,6 +36,7 @@ def export_rows(rows: Sequence[SftRow], folder: Path, card: str) -> DatasetRef:
     columns = [asdict(row) | {"prompt": _dump(row)} for row in rows]
     table = pyarrow.Table.from_pylist(columns, schema=_schema())
     path = Path(folder) / ROWS
+    # The card first: rows are what a reader looks for, and never lie there without it.
     storage.write_text(path.with_name(CARD), card)
     with storage.atomic_path(path) as temporary:
         pyarrow.parquet.write_table(table, temporary)

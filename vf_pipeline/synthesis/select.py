@@ -79,6 +79,7 @@ def select_for_sft(
         reached = _steps_passed(rollout, score, settings)
         for step in list(STEPS)[:reached]:
             funnel[step] += 1
+        # Five steps are told of a rollout by itself; whether it is distinct depends on the others.
         if reached < 5 or score.reward is None:
             continue
         text = completion_text(rollout) or ""

@@ -78,6 +78,7 @@ def synthesize(
     if not examples:
         raise ConfigError("there are no examples to synthesize from", "raise data.synth_examples")
     started_at = time.monotonic()
+    # The digests stay those of the plain examples: by them, rows find their prompts again.
     played = [
         replace(example, prompt=insert_shots(example.prompt, shots.get(example.task, [])))
         for example in examples

@@ -118,9 +118,11 @@ class MlflowTracker(TrackerBase):
                 client.set_tag(found.run_id, key, value)
         except Exception as error:
             raise explain(error, f"cannot start a run in the MLflow store {uri}") from error
+        # Open already; attach() below opens it when it is first needed.
         sender = Sender(lambda: client, str(found.run_id))
         tracker = cls(sender, spool or folder / f"{found.run_id}.jsonl")
         tracker.experiment_id = str(found.experiment_id)
+        # MLflow answers a changed value with an error that refuses the whole call.
         tracker._params = dict(run.data.params)
         base = uri if uri.startswith("http") else ui or os.environ.get("VF_MLFLOW_UI", "")
         link = f"#/experiments/{found.experiment_id}/runs/{found.run_id}"
@@ -223,6 +225,7 @@ class MlflowTracker(TrackerBase):
                 sent = self._spool.replay(
                     self._sender, seconds=limits.replay_s, wait_s=limits.wait_s
                 )
+                # Nothing to send does not show that the store answers; this does.
                 if record is None:
                     self._sender.check_run()
                 elif sent:
@@ -232,6 +235,7 @@ class MlflowTracker(TrackerBase):
                 self._failed_at = time.monotonic()
                 self._warn(error)
         if not sent and record is not None:
+            # Behind what waits already: of two values of a tag, the later one stays.
             self._spool.append(record)
 
     def _warn(self, error: Exception) -> None:
@@ -307,6 +311,7 @@ def _register(
 ) -> str:
     from mlflow.exceptions import MlflowException
 
+    # MLflow refuses both in a model's name, which is often that of a repository: org/model.
     name = name.replace("/", "-").replace(":", "-")
     source = uri if "://" in uri else Path(uri).absolute().as_uri()
     wanted: dict[str, str] = tags_record(tags)["values"]
@@ -323,6 +328,7 @@ def _register(
                 return str(held)
         fresh = client.create_model_version(name, source, run_id or None, tags=wanted)
         if held is not None:
+            # In this order, the alias names a version at every moment.
             client.set_registered_model_alias(name, "previous", str(held))
         client.set_registered_model_alias(name, alias, str(fresh.version))
         return str(fresh.version)

@@ -21,6 +21,7 @@ Record = dict[str, Any]
 """``time`` (seconds since the epoch, to the millisecond), ``kind``, and what the kind needs."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_\-. :/]")
+# MLflow's own bounds, in characters; that of tags is larger since, but not on older servers.
 _MAX_PARAM = 6000
 _MAX_TAG = 5000
 
@@ -47,6 +48,7 @@ def metrics_record(metrics: Mapping[str, float], step: int | None, once_by: str 
 
 def artifact_record(path: Path, folder: str) -> Record:
     """Return a file or folder as a record: where it lies, not what it holds."""
+    # Whoever replays a spool may run in another folder.
     return _made("artifact", path=os.path.abspath(path), folder=folder)
 
 
@@ -93,4 +95,5 @@ def _is_number(value: Any) -> bool:
 
 
 def _made(kind: str, **fields: Any) -> Record:
+    # Milliseconds, as MLflow counts: a finer time would not be recognized when it is sent again.
     return {"time": round(time.time(), 3), "kind": kind, **fields}

@@ -76,6 +76,7 @@ class Sender:
             case "dataset":
                 self._send_dataset(first)
             case "close":
+                # When it ended, not when that could be told: a spooled end may be sent days later.
                 end = milliseconds(first)
                 self.client.set_terminated(self.run_id, first["status"], end)
 
@@ -92,6 +93,7 @@ class Sender:
             ours = isinstance(error, KeyError | TypeError | ValueError)
             if not is_refused(error) and not ours:
                 raise
+            # The store refuses a call whole for one bad value in it, and does not say which one.
             parts = _halved(records) if len(records) > 1 or not ours else []
             if not parts:
                 who = "it cannot be sent" if ours else "MLflow refuses it"
@@ -104,6 +106,7 @@ class Sender:
         seen: dict[str, int] = {}
         for record in records:
             step, by = int(record["step"]), record.get("once_by", "")
+            # What the run has, and what stands earlier in these very records.
             if by and step <= max(self.last_step(by), seen.get(by, -1)):
                 continue
             fresh.append(record)
@@ -112,6 +115,8 @@ class Sender:
         items = [item for record in fresh for item in metrics_of(record)]
         for start in range(0, len(items), METRICS_PER_CALL):
             self.client.log_batch(self.run_id, metrics=items[start : start + METRICS_PER_CALL])
+        # Only once all calls went through: records that are sent again must not look like known
+        # ones.
         for name in self._last_steps.keys() & seen.keys():
             self._last_steps[name] = max(self._last_steps[name], seen[name])
 

@@ -1,11 +1,16 @@
 """What a store missed, kept on disk, and sent when the store is back.
 
-append ──► the file's end        replay ──► sent from its front, which then leaves the file
+    no file ──append──► records wait ──replay──► front batch sent ──► front batch dropped
+       ▲                 │  ▲  ▲ ▲                    │                       │  │
+       │          append └──┘  │ └── no answer ───────┘                       │  │
+       │                       └──── more waits, or no time is left ──────────┘  │
+       └──────────────────────────── nothing is left ────────────────────────────┘
 
-Records leave the file after they were sent, so that a kill in between sends one batch twice and
-loses nothing; MLflow recognizes what it has by name, step and time. Two locks beside the file:
-one for the moments in which it is written, one for whoever sends. Several processes may have the
-same run open (a stage and the child that trains for it).
+A tracker that ends leaves the file to ``replay_leftovers`` of a later one. Records leave the file
+after they were sent, so that a kill in between sends one batch twice and loses nothing; MLflow
+recognizes what it has by name, step and time. Two locks beside the file: one for the moments in
+which it is written, one for whoever sends. Several processes may have the same run open (a stage
+and the child that trains for it).
 """
 
 import json
@@ -63,7 +68,10 @@ class Spool:
         try:
             line = json.dumps(record, ensure_ascii=True, default=str).encode()
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            # A lock that is not to be had in time is a TimeoutError, and so an OSError as well.
             with _locked(self.path.parent, "write", _WRITE_WAIT_S), self.path.open("ab+") as file:
+                # An end for what a killed writer left torn: else this record would be part of that
+                # line.
                 file.write((b"\n" if _is_torn(file) else b"") + line + b"\n")
         except (OSError, ValueError, TypeError) as error:
             if not self._warned:
@@ -85,6 +93,8 @@ class Spool:
             return True
         with ExitStack() as stack:
             try:
+                # The send lock first, the write lock for moments within it; appending takes that
+                # one alone. So nobody who writes waits for a store.
                 stack.enter_context(_locked(self.path.parent, "send", wait_s))
             except TimeoutError:
                 return False
@@ -92,10 +102,14 @@ class Spool:
 
     def _send(self, sender: Sender, deadline: float) -> bool:
         sender.check_run()
+        # Read again after each round: other processes append meanwhile, under the write lock that
+        # is free while the store is waited for.
         while data := self._read():
             for size, records in _batches(data):
                 if records:
                     sender.send_what_is_taken(records)
+                # What stands in front is still what was sent: only the holder of the send lock
+                # drops.
                 self._drop(size)
                 if time.monotonic() > deadline:
                     return not self.pending
@@ -108,6 +122,8 @@ class Spool:
     def _drop(self, size: int) -> None:
         """Take the first bytes out of the file; without any left it goes."""
         with _locked(self.path.parent, "write", _WRITE_WAIT_S):
+            # The rest is written beside the file and renamed: a kill leaves the old file or the
+            # new.
             rest = self.path.read_bytes()[size:]
             if rest:
                 storage.write_bytes(self.path, rest)
@@ -165,8 +181,9 @@ def _batches(data: bytes) -> Iterator[tuple[int, list[Record]]]:
         record = _parse(line)
         if record is not None:
             count = len(record["values"]) if record["kind"] == "metrics" else 0
-            alike = {record["kind"], *(one["kind"] for one in together)} == {"metrics"}
-            if together and (not alike or metrics + count > METRICS_PER_CALL):
+            # Other kinds go alone, which keeps their order among the metrics.
+            alone = together and not record["kind"] == together[0]["kind"] == "metrics"
+            if alone or metrics + count > METRICS_PER_CALL:
                 yield size, together
                 size, together, metrics = 0, [], 0
             together.append(record)

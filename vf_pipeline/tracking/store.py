@@ -42,6 +42,8 @@ def _prepare_environment() -> None:
     """Set what mlflow reads on import: no telemetry, no chatter, no minutes-long retries."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    # By default 7 retries, each after a longer pause, of up to 120 s: a stage would stand still for
+    # a record that can be spooled.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     logging.getLogger("alembic").setLevel(logging.WARNING)

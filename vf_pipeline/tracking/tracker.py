@@ -73,6 +73,7 @@ class TrackerBase:
         if kind is None:
             self.close("FINISHED")
         else:
+            # What is no Exception is Ctrl-C, or an exit that was asked for.
             self.close("FAILED" if issubclass(kind, Exception) else "KILLED")
 
 

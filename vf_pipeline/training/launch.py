@@ -18,6 +18,7 @@ from vf_pipeline.training.spec import FAILURE, TrainResult, TrainSpec, finished_
 
 _POLL_S = 0.2
 _LAST_WORDS_S = 20.0
+# Less than this, in bytes, and the child could not write down why it failed: that is why then.
 _ROOM_FOR_WORDS = 65_536
 
 
@@ -67,6 +68,7 @@ def _follow(
         try:
             process.check()
         except ProcessError as error:
+            # It may have written its result, and ended, since we looked for one above.
             result = finished_result(spec)
             if result is None:
                 raise _failure(spec, error) from None
@@ -96,6 +98,7 @@ def _failure(spec: TrainSpec, error: ProcessError) -> TrainingError | StorageErr
 def _environment(spec: TrainSpec) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": str(max(spec.threads, 1)),
+        # Idle OpenMP threads spin by default, on the cores that the engine computes on.
         "OMP_WAIT_POLICY": "passive",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",

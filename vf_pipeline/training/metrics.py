@@ -63,12 +63,15 @@ class Follower:
         try:
             with self.path.open("rb") as file:
                 inode = self.path.stat().st_ino
+                # forget_after() renames a new file into place: what was read of the old one says
+                # nothing about where its lines begin.
                 if inode != self._inode:
                     self._offset, self._inode = 0, inode
                 file.seek(self._offset)
                 data = file.read()
         except OSError:
             return []
+        # A line without its end is still being written; the next call reads it again, whole.
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         return _parse(whole)

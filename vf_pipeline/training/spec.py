@@ -14,6 +14,8 @@ from vf_pipeline.types import ModelRef
 FAILURE = "failure.json"
 """File in the work folder in which a child that fails says why."""
 
+# Places, names and shares of this machine. What lies at a place is in the digest by a digest of its
+# own, so that a moved run goes on.
 _NOT_IN_DIGEST = {
     "model_dir",
     "output_dir",
@@ -96,6 +98,7 @@ class TrainSpec(Settings):
         return Path(self.work_dir).joinpath(*parts)
 
     def _other_kind(self) -> set[str]:
+        # What the other kind would use must not undo a training that never looks at it.
         if self.kind == "sft":
             return {"grpo", "environment", "examples_digest"}
         return {"sft", "rows_digest"}

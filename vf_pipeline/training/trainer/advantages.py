@@ -6,6 +6,8 @@ from typing import Literal
 
 from vf_pipeline.training.groups import is_scored
 
+# Against division by almost nothing: a group whose rewards hardly differ would get advantages as
+# large as one whose rewards differ fully.
 _STD_EPSILON = 1e-4
 
 
@@ -26,6 +28,7 @@ def compute_advantages(
         return [None] * len(rewards)
     mean = statistics.fmean(scored)
     divisor = 1.0
+    # A single scored play has no deviation; its advantage is 0 either way.
     if scale == "group" and len(scored) > 1:
         divisor = statistics.stdev(scored) + _STD_EPSILON
     return [(reward - mean) / divisor if is_scored(reward) else None for reward in rewards]

@@ -33,6 +33,8 @@ def pack(samples: Sequence[TrainSample], budget: int) -> list[MicroBatch]:
     sample that exceeds the budget alone gets a micro-batch alone; a prompt whose samples do not
     fit together is forwarded again for each part.
     """
+    # The ids stand in the key so that equal prompts become neighbours. Lengths rise from prompt to
+    # prompt, but completions start short again with each: hence the maxima below.
     ordered = sorted(
         samples,
         key=lambda sample: (len(sample.prompt_ids), sample.prompt_ids, len(sample.completion_ids)),
@@ -45,6 +47,8 @@ def pack(samples: Sequence[TrainSample], budget: int) -> list[MicroBatch]:
         many = len(prompts | {sample.prompt_ids})
         wide = max(widest, len(sample.prompt_ids))
         long = max(longest, len(sample.completion_ids))
+        # What the pass would cost with this sample in it: every row is padded to the longest. The
+        # prefix that all prompts share is not subtracted, so this is an upper bound.
         if current and many * wide + (len(current) + 1) * long > budget:
             batches.append(_micro_batch(current))
             current, prompts = [], set()
@@ -58,6 +62,8 @@ def pack(samples: Sequence[TrainSample], budget: int) -> list[MicroBatch]:
 
 
 def _micro_batch(samples: list[TrainSample]) -> MicroBatch:
+    # A dict keeps the order in which keys came, so its keys are the prompts at the very places that
+    # it gave out.
     places: dict[tuple[int, ...], int] = {}
     prompt_of = [places.setdefault(sample.prompt_ids, len(places)) for sample in samples]
     return MicroBatch(tuple(places), tuple(samples), tuple(prompt_of))

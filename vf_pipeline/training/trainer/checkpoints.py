@@ -2,6 +2,14 @@
 
 A process may be killed while the Trainer writes a checkpoint, so its folder alone proves nothing.
 The older checkpoint is removed only after the newer one is sealed. No torch.
+
+    Trainer writes it ─► unsealed ──seal()──► sealed, the older too ─► sealed, alone
+         │ killed           │ killed               │ killed               │ killed
+         └────────┬─────────┘                      └──────────┬───────────┘
+                  ▼                                           ▼
+    last_complete(): removed; the one before it counts      it counts; others are removed
+
+A training that is done removes the last one as well.
 """
 
 import logging
@@ -37,6 +45,7 @@ def seal(folder: Path, digest: str, step: int, state: dict[str, Any]) -> None:
         step: the optimizer steps it has behind it.
         state: what else belongs to that step, such as the position in the data.
     """
+    # Replaced whole: a seal that is there is never half of one.
     storage.write_json(folder / SEAL, {"digest": digest, "step": step, "state": state})
     for other in _folders(folder.parent):
         if other != folder:
@@ -46,6 +55,7 @@ def seal(folder: Path, digest: str, step: int, state: dict[str, Any]) -> None:
 def last_complete(work_dir: Path, digest: str) -> Checkpoint | None:
     """Return the newest complete checkpoint of this training; all others are removed."""
     found: Checkpoint | None = None
+    # Rising, so that the last sealed one wins; the one before it goes only when that is known.
     for folder in sorted(_folders(work_dir), key=_step):
         checkpoint = _read(folder, digest)
         if checkpoint is None:
@@ -69,6 +79,7 @@ def _read(folder: Path, digest: str) -> Checkpoint | None:
         return None
     try:
         values = storage.read_json(folder / SEAL)
+        # A work folder may be used again with other settings, and a folder may have been copied.
         if values["digest"] != digest or values["step"] != _step(folder):
             return None
         return Checkpoint(folder, values["step"], values["state"])

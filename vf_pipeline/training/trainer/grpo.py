@@ -1,4 +1,13 @@
-"""GRPO: groups of completions from the engine, a clipped policy loss, and new weights each step."""
+"""GRPO: groups of completions from the engine, a clipped policy loss, and new weights each step.
+
+One step with max_staleness = 1, time from left to right::
+
+    trainer   take step k ─► loss ─► optimizer ─► write version k + 1 ─► take step k + 1 ─► …
+    loader                                                   └─► engine loads it ─► allow k + 2
+    worker    plays step k + 1 with version k, and with k + 1 from when that is loaded
+
+Shapes: N tokens that carry loss, sample after sample.
+"""
 
 import logging
 import statistics
@@ -59,6 +68,7 @@ class GrpoObjective:
         self.max_grad_norm = settings.max_grad_norm
         self.micro_tokens = settings.micro_tokens
         self.save_steps = settings.save_steps
+        # One thread, one load at a time: versions reach the engine in their order.
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weights")
         self._loading: Future[None] | None = None
         self._served = served
@@ -69,6 +79,8 @@ class GrpoObjective:
     def begin(self, model: Any, step: int) -> None:
         """Have the engine serve the model's weights, and let the worker start."""
         check_model(model)
+        # Folders of a process that was killed: its later versions are trained again, and may
+        # differ.
         self.sync.clear()
         if not self._served:
             self._push(model, step)
@@ -81,10 +93,14 @@ class GrpoObjective:
             TrainingError: rollouts do not come, all fail, carry no token ids, or have taught
                 nothing for five steps.
         """
+        # The step is allowed only once the last weights are loaded. If that failed, its own error
+        # tells more than a wait for rollouts that nobody may play.
         if self.settings.max_staleness == 0:
             self._loaded()
         played = self.feed.take(step)
         chosen, stale = choose(played, self.settings.groups, self.settings.max_staleness)
+        # Of the step that is taken, not of what the worker has played ahead: after a kill that is
+        # played again.
         self.data.position = played.position
         self.data.tokens += sum(group.completion_tokens for group in played.groups)
         samples = [s for group in chosen for s in assemble(group, self.settings.scale_rewards)]
@@ -93,6 +109,7 @@ class GrpoObjective:
             "tokens/total": float(self.data.tokens)
         }
         self._entropy = 0.0
+        # Last: its message names a metric of this step.
         self._check_signal(played, chosen)
         return samples
 
@@ -100,6 +117,8 @@ class GrpoObjective:
         """Return the clipped policy loss of some completions."""
         settings = self.settings
         logprobs_N, entropy_N = completion_logprobs(model, batch, settings.temperature)
+        # Token by token, sample after sample, as completion_logprobs gives them: samples of a
+        # policy skip nothing, so every completion token has its number here.
         behaviour_N = torch.tensor(
             [value for sample in batch.samples for value in sample.logprobs],
             device=logprobs_N.device,
@@ -116,6 +135,8 @@ class GrpoObjective:
     def end_step(self, model: Any, step: int) -> None:
         """Hand the new weights to the engine. The last ones nobody samples with."""
         started = time.monotonic()
+        # Before the next is written: a load that ends removes all other versions' folders, also
+        # one that is being written. It is also where a load that failed ends the training.
         self._loaded()
         if step < self.steps:
             self._push(model, step)
@@ -132,6 +153,7 @@ class GrpoObjective:
 
     def close(self) -> None:
         """Wait until the engine has loaded what it was last given, or failed to."""
+        # Its error is not asked for: training is over, for a reason of its own.
         self._loader.shutdown(wait=True)
 
     def _push(self, model: Any, version: int) -> None:
@@ -141,6 +163,7 @@ class GrpoObjective:
 
     def _load(self, folder: Path, version: int) -> None:
         self.sync.load(folder, version)
+        # Only now: a group that starts is to be played with these weights, not with older ones.
         self.feed.allow(min(version + self.settings.max_staleness, self.steps - 1), version)
 
     def _loaded(self) -> None:
@@ -158,6 +181,7 @@ class GrpoObjective:
             self.data.empty_in_a_row = 0
             return
         self.data.empty_in_a_row += 1
+        # All that were tried, not the chosen: an empty step has none of those.
         rewards = [reward for group in played.groups for reward in group.rewards]
         failures = Counter(group.failure for group in played.groups if group.failure)
         cause = failures.most_common(1)[0][0] if failures else ""
@@ -195,6 +219,7 @@ def assemble(group: Group, scale: Literal["none", "group"]) -> list[TrainSample]
     Raises:
         TrainingError: the rollouts carry no token ids, so they cannot be trained on.
     """
+    # None belongs to plays without a reward, which become no samples.
     advantages = [a or 0.0 for a in compute_advantages(group.rewards, scale)]
     name = f"{group.rollouts[0].rollout.example_digest}:{group.position}"
     samples = samples_from_group(name, group.rollouts, advantages, group.version)
@@ -210,6 +235,8 @@ def step_metrics(played: StepGroups, chosen: list[Group], stale: int) -> dict[st
     """Return what a step's rollouts look like; means are over all that were tried."""
     groups = played.groups
     count = sum(len(group.rewards) for group in groups)
+    # Of all that were tried: the chosen were chosen for their spread, and would tell a mean near
+    # the middle whatever the model can do.
     scored = [reward for group in groups for reward in group.rewards if reward is not None]
     flat = sum(is_flat(group.rewards) for group in groups)
     judged = sum(any(reward is not None for reward in group.rewards) for group in groups)

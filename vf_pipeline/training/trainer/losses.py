@@ -2,6 +2,8 @@
 
 A loss is normalised once, by the tokens of the whole optimizer step, so that it does not depend
 on how the step is cut into micro-batches.
+
+Shapes: N tokens that carry loss, sample after sample.
 """
 
 from dataclasses import dataclass, field
@@ -39,20 +41,25 @@ def clip_loss(
         clip_low: lower clip.
         clip_high: upper clip.
     """
-    log_ratio = logprobs_N - behaviour_N
-    ratio = log_ratio.exp()
-    plain = ratio * advantages_N
-    clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages_N
+    log_ratio_N = logprobs_N - behaviour_N
+    ratio_N = log_ratio_N.exp()
+    plain_N = ratio_N * advantages_N
+    clipped_N = ratio_N.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages_N
     with torch.no_grad():
+        # Without a graph: a metric that is kept would keep all activations with it.
         # k3 estimator of KL(behaviour || current): http://joschu.net/blog/kl-approx.html
-        kl = (ratio - log_ratio - 1.0).sum().item()
+        kl = (ratio_N - log_ratio_N - 1.0).sum().item()
         sums = {
-            "clip_frac": float((clipped < plain).sum().item()),
+            # Where the clip wins the minimum, and the token has no gradient: less than all ratios
+            # outside the band, for the sign of the advantage decides.
+            "clip_frac": float((clipped_N < plain_N).sum().item()),
             "kl": kl,
-            "mismatch/mean": log_ratio.abs().sum().item(),
+            "mismatch/mean": log_ratio_N.abs().sum().item(),
         }
-        peaks = {"mismatch/max": log_ratio.abs().max().item() if len(log_ratio) else 0.0}
-    return LossSums(-torch.minimum(plain, clipped).sum(), len(logprobs_N), sums, peaks)
+        peaks = {"mismatch/max": log_ratio_N.abs().max().item() if len(log_ratio_N) else 0.0}
+    # Inside the band both are equal; minimum then gives each half of the gradient, and both halves
+    # reach the same ratio.
+    return LossSums(-torch.minimum(plain_N, clipped_N).sum(), len(logprobs_N), sums, peaks)
 
 
 def cross_entropy(logprobs_N: Tensor) -> LossSums:

@@ -3,6 +3,19 @@
 It may be killed at any time; the same command goes on from the last complete checkpoint. The
 model's folder appears whole, and result.json is written last. Nothing heavy is imported on top:
 the rollout worker starts from this very module.
+
+    spec.json ─► result.json of this training? ──yes──► returned, nothing is trained
+                    │no
+                    ▼
+    step 0, or the last sealed checkpoint; numbers of later steps are forgotten
+                    │                      ▲
+                    ▼                      │ the same command again
+    steps ─► every save_steps: checkpoint, sealed ── killed, or an error ─► failure.json
+                    │
+                    ▼
+    model folder, renamed into place ─► result.json: done ─► checkpoints removed
+
+Whatever is killed leaves either what was there before or all of what comes next.
 """
 
 import errno
@@ -34,6 +47,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TOKENIZER_FILES = (
+    # A model's save_pretrained writes none of these. They are copied as they are, not loaded and
+    # saved again: the ids of a text must not change.
     "tokenizer*",
     "chat_template*",
     "special_tokens_map.json",
@@ -52,6 +67,7 @@ def main(argv: list[str]) -> int:
         train(spec)
     except VfError as error:
         log.error("%s", error)
+        # Before the exit: the parent reads it once this process is gone.
         _report(spec, error.message, error.hint)
         return error.exit_code
     except Exception as error:
@@ -78,6 +94,7 @@ def train(spec: TrainSpec) -> TrainResult:
     checkpoint = checkpoints.last_complete(spec.work(), spec.digest)
     step = checkpoint.step if checkpoint else 0
     metrics = MetricsFile(spec.work("metrics.jsonl"))
+    # Steps after the checkpoint are trained again; their old lines would stand twice.
     metrics.forget_after(step)
     log.info("%s from step %d", spec.kind, step)
     with ExitStack() as stack:
@@ -89,6 +106,7 @@ def train(spec: TrainSpec) -> TrainResult:
     reference = _publish(spec, model)
     took = round(time.monotonic() - started, 3)
     result = TrainResult(reference, objective.steps, metrics.summary(), took, step)
+    # Then the checkpoints: without a result, they are all that a killed process could go on from.
     write_result(spec, result)
     checkpoints.remove_all(spec.work())
     return result
@@ -110,11 +128,14 @@ def _objective(
     from vf_pipeline.training.transports.weights_disk import DiskWeights
     from vf_pipeline.training.worker.process import run_worker
 
+    # Where the data stood after the last step of the checkpoint.
     state = DataState(**checkpoint.state) if checkpoint else DataState()
     engine = EngineControl(spec.base_url, spec.api_key_var, spec.grpo.stall_timeout_s)
     order = PlayOrder(spec, checkpoint.step if checkpoint else 0, state.position)
     # Started before torch is imported, so that both processes load at the same time.
     feed = RolloutFeed(order, engine.check_alive, run_worker)
+    # Undone in reverse: a load under way ends first and tells the worker, then the folders of
+    # weights go, and the worker last.
     stack.callback(feed.close)
     sync = DiskWeights(engine, Path(spec.weights_dir), spec.digest)
     stack.callback(sync.clear)
@@ -141,9 +162,11 @@ def _fit(spec: TrainSpec, objective: "Objective", sinks: "list[Sink]", resume: P
     )
 
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    # The engine computes on the other cores at the same time.
     torch.set_num_threads(max(spec.threads, 1))
     torch.manual_seed(spec.seed)
     try:
+        # fp32: at the rates used here, an update is below the rounding of a bf16 weight.
         model = AutoModelForCausalLM.from_pretrained(spec.model_dir, dtype=torch.float32)
     except (OSError, ValueError) as error:
         raise TrainingError(f"cannot load the model in {spec.model_dir}: {error}") from error
@@ -171,6 +194,7 @@ def _publish(spec: TrainSpec, model: Any) -> ModelRef:
             for path in source.glob(pattern):
                 if path.is_file():
                     (folder / path.name).write_bytes(path.read_bytes())
+        # Still under its temporary name: the folder appears together with all that it needs.
         digest = storage.digest_files(sorted(folder.glob("*.safetensors")))
     return ModelRef(spec.output_dir, digest)
 
@@ -178,6 +202,7 @@ def _publish(spec: TrainSpec, model: Any) -> ModelRef:
 def _remove_torn(target: Path) -> None:
     """Remove what a process that was killed while it published has left beside the target."""
     if target.parent.is_dir():
+        # The names that storage.atomic_path gives to what is not finished.
         for path in target.parent.glob(f".{target.name}.*.partial"):
             storage.remove(path)
 
@@ -187,6 +212,8 @@ def _raise_if_disk_is_full(error: Exception, doing: str, path: Path) -> None:
     text = str(error)
     if isinstance(error, OSError):
         raise storage.explain_os_error(error, doing, path) from error
+    # Their errors carry no errno: Rust's text from safetensors, and from torch's zip writer not
+    # even a reason, only its name.
     if "No space left" in text or "os error 28" in text or "PytorchStreamWriter" in text:
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise storage.explain_os_error(full, doing, path) from error

@@ -1,4 +1,7 @@
-"""Supervised fine-tuning on rows of a prompt and a completion: only the completion carries loss."""
+"""Supervised fine-tuning on rows of a prompt and a completion: only the completion carries loss.
+
+Shapes: N tokens that carry loss, sample after sample.
+"""
 
 import math
 import random
@@ -48,6 +51,8 @@ class SftObjective:
         """Return a step's rows behind the prefix that all of their prompts share."""
         epoch, batch = divmod(step, self._per_epoch)
         order = list(range(len(self._rows)))
+        # A text as seed is hashed the same in every process, unlike hash(); the order of a step
+        # follows from seed and step alone, so that a checkpoint has nothing to remember of it.
         random.Random(f"{self._seed}:{epoch}").shuffle(order)
         start = batch * self._batch_rows
         chosen = [self._rows[index] for index in order[start : start + self._batch_rows]]
@@ -61,6 +66,7 @@ class SftObjective:
         from vf_pipeline.training.trainer.logprobs import completion_logprobs
         from vf_pipeline.training.trainer.losses import cross_entropy
 
+        # At temperature 1, whatever is sampled with later: the likelihood of the data is the aim.
         logprobs_N, entropy_N = completion_logprobs(model, batch)
         self._entropy += entropy_N.sum().item()
         return cross_entropy(logprobs_N)
@@ -82,6 +88,8 @@ def behind_common_prefix(rows: Sequence[TrainSample]) -> list[TrainSample]:
 
     The rest of a prompt carries no loss; what all rows share is forwarded once.
     """
+    # At least one: the first token of a completion is predicted from the last of its prompt. Where
+    # rows share nothing, each keeps its own first token, and they are as many prompts.
     shared = max(common_prefix_length([row.prompt_ids for row in rows]), 1)
     return [
         replace(
@@ -115,10 +123,14 @@ def _encode(tokenizer: ChatTokenizer, prompt: Messages, completion: str) -> Trai
     else:
         before = tokenizer.text(prompt)
         answer = {"role": "assistant", "content": completion}
+        # The template's own end of a turn, where it leaves the answer as it is. Some strip or
+        # rewrite what an assistant says; then the end token stands behind the plain text.
         whole = tokenizer.text([*prompt, answer], generate=False)
         after = whole.removeprefix(before) if whole.startswith(before) else ended
         if not after.startswith(completion):
             after = ended
+    # Encoded apart, so that no token spans the border: when the model samples, the prompt's ids are
+    # fixed before the completion has begun. Chat templates write their special tokens themselves.
     prompt_ids = tokenizer.encode(before, special=isinstance(prompt, str))
     return TrainSample("", tuple(prompt_ids), tuple(_until_end(tokenizer, tokenizer.encode(after))))
 

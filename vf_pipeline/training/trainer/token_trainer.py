@@ -3,6 +3,13 @@
 transformers' Trainer brings the loop, the optimizer, clipping and checkpoints. What a step is made
 of comes from an Objective: the dataset only counts steps, so that nothing is fetched ahead, and a
 step is cut into micro-batches by tokens with its loss normalised over the whole step.
+
+    get_batch_samples ─► training_step: samples ─► pack ─► loss, backward for each part
+                                                              │
+    on_save: seal ◄─ log: sinks ◄─ on_step_end: end_step ◄─ clip, optimizer
+
+The loader is one item ahead of the loop, which is why the items are numbers: samples are asked for
+in the step itself, when the rollouts of that step may exist.
 """
 
 import logging
@@ -91,12 +98,15 @@ class TokenTrainer(Trainer):
             data_collator=_as_it_is,
             callbacks=[hooks],
         )
+        # With disable_tqdm, the Trainer prints each log as a dict; log() sends them to the sinks
+        # instead.
         self.remove_callback(PrinterCallback)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], None]:
         """Return the next step's number; tokens are counted in the step."""
+        # None: the Trainer would look for labels to count, and has a number in its hands.
         return [next(epoch_iterator)], None
 
     def training_step(
@@ -108,10 +118,15 @@ class TokenTrainer(Trainer):
         samples = self.objective.samples(step)
         started = time.monotonic()
         model.train()
+        # Over the whole step, before it is cut: a mean of the parts' means would weigh a token by
+        # the company that it is forwarded in. Without samples nothing is divided: no part, no
+        # gradient, and AdamW passes over parameters that have none.
         tokens = sum(sample.loss_tokens for sample in samples)
         total = torch.zeros((), device=self.args.device)
         sums: dict[str, float] = defaultdict(float)
         for batch in pack(samples, self.objective.micro_tokens):
+            # self.model, not the argument: an objective calls the decoder and the output layer by
+            # themselves, which a wrapper has no names for.
             part = self.objective.loss(self.model, batch)
             loss = part.loss / tokens
             self.accelerator.backward(loss)
@@ -120,11 +135,14 @@ class TokenTrainer(Trainer):
                 sums[name] += value / tokens
             for name, value in part.peaks.items():
                 sums[name] = max(sums[name], value)
+        # Before the optimizer steps: one such update would leave no weight intact.
         if not math.isfinite(total.item()):
             raise TrainingError(f"the loss of step {step} is {total.item()}", "lower the lr")
         self.step_metrics = {
             **sums,
             "time/wait": started - asked,
+            # A start for now; on_step_end makes a duration of it, so that the optimizer's part is
+            # in.
             "time/train": started,
             "tokens/step": float(tokens),
         }
@@ -132,6 +150,7 @@ class TokenTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Send a step's metrics to the sinks; the Trainer's own summary is dropped."""
+        # At the end of training the Trainer logs a summary of its own, which is of no step.
         if "loss" not in logs:
             return
         metrics = {
@@ -145,6 +164,8 @@ class TokenTrainer(Trainer):
             sink(self.state.global_step, {k: float(f"{v:.8g}") for k, v in metrics.items()})
 
     def _clip_grad_norm(self, model: Any) -> Tensor:
+        # A loss may be finite and its gradient not. Clipping divides by the norm, so that a NaN in
+        # one parameter would reach all of them; the optimizer's step comes after this.
         norm: Tensor = super()._clip_grad_norm(model)  # type: ignore[no-untyped-call]
         if not math.isfinite(float(norm)):
             step = self.state.global_step
@@ -161,6 +182,7 @@ class _Hooks(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Hand the loaded model over."""
+        # Not earlier: the Trainer loads a checkpoint's weights in train(), after its constructor.
         self.trainer.objective.begin(self.trainer.model, state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -169,11 +191,14 @@ class _Hooks(TrainerCallback):
         now = time.monotonic()
         trainer.step_metrics["time/train"] = now - trainer.step_metrics["time/train"]
         trainer.objective.end_step(trainer.model, state.global_step)
+        # The Trainer's own flow callback asks for a checkpoint at the last step; it runs before
+        # those that are added, so this has the last word.
         if state.global_step >= trainer.objective.steps:
             control.should_save = False
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Seal the checkpoint that was just written."""
+        # The objective's state is that of this step: the next step's samples are not asked for yet.
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         checkpoints.seal(folder, self.digest, state.global_step, self.trainer.objective.state())
 
@@ -212,11 +237,13 @@ def training_arguments(objective: Objective, work_dir: Path, seed: int) -> Train
         max_grad_norm=objective.max_grad_norm,
         logging_strategy="steps",
         logging_steps=1,
+        # The filter would put the average of earlier losses in place of one that is not finite.
         logging_nan_inf_filter=False,
         save_strategy="steps",
         save_steps=objective.save_steps,
         # checkpoints.seal() removes older ones, but only once the new one is complete.
         save_total_limit=None,
+        # Items are numbers of steps: there are no columns to choose among, and nothing to pin.
         remove_unused_columns=False,
         dataloader_pin_memory=False,
         report_to=[],

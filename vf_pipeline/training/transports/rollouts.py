@@ -1,6 +1,14 @@
 """The trainer's end of the rollout worker: start it, allow steps, and wait for them, with a bound.
 
 Every wait names what it waits for. A dead worker or engine ends it within seconds.
+
+    allow(k) ──► worker plays step k ──► reader thread ──► queue ──► take(k)
+                     │                                                  ▲ ends otherwise with
+                     ├─ says why it ends, or dies ──────────────────────┤ TrainingError
+                     ├─ sends nothing for stall_timeout_s ──────────────┤ TrainingError
+                     └─ its engine refuses connections ─────────────────┘ UnreachableError
+
+The feed starts its worker when it is made; ``close`` ends it, and so does this process's end.
 """
 
 import logging
@@ -40,6 +48,8 @@ class RolloutFeed:
         self._in_flight = 0
         self._last = order.step - 1
         self._heard_at = time.monotonic()
+        # Not fork: a copy of this process would hold this end of the commands too, and never see
+        # it go; and it would have all that was imported here.
         context = multiprocessing.get_context("spawn")
         command_end, self._commands = context.Pipe(duplex=False)
         self._results, result_end = context.Pipe(duplex=False)
@@ -50,6 +60,8 @@ class RolloutFeed:
         # Only the worker holds these ends now, so that its death is an end of file here.
         command_end.close()
         result_end.close()
+        # Reads all the time into an unbounded queue: a pipe holds 64 KiB, and a worker that waits
+        # for a trainer in its backward pass would play nothing meanwhile.
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -60,6 +72,8 @@ class RolloutFeed:
             TrainingError: the worker is dead.
         """
         try:
+            # From one thread at a time, for a Connection has no lock: first from the one that makes
+            # the objective, then from the single thread that loads weights.
             self._commands.send(Allow(step, version))
         except OSError:
             # It may have played all there is to play, and be gone.
@@ -75,6 +89,8 @@ class RolloutFeed:
             TrainingError: the worker is dead, or no rollout was finished for ``stall_timeout_s``.
             UnreachableError: the engine is gone.
         """
+        # The worker's silence counts from here at the earliest: while nobody waited, it may have
+        # had nothing left that it was allowed to play.
         since = time.monotonic()
         probe_at = since + PROBE_EVERY_S
         while True:
@@ -94,11 +110,13 @@ class RolloutFeed:
 
     def close(self) -> None:
         """End the worker; its process is gone afterwards."""
+        # An end of file for the worker, which then exits by itself.
         self._commands.close()
         self._process.join(timeout=1.0)
         if self._process.is_alive():
             self._process.kill()
             self._process.join(timeout=5.0)
+        # The reader first: the number of a closed descriptor may soon be that of another file.
         self._reader.join(timeout=2.0)
         self._results.close()
         self._process.close()

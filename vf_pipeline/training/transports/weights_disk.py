@@ -29,6 +29,7 @@ class DiskWeights:
         """Remove the folders of all versions, also what a killed process left."""
         if self.weights_dir.is_dir():
             for path in self.weights_dir.iterdir():
+                # With a dot in front while storage.atomic_path has not renamed them.
                 if path.name.lstrip(".").startswith("v"):
                     storage.remove(path)
 
@@ -51,6 +52,7 @@ class DiskWeights:
             ProviderError: the engine did not take the weights.
         """
         self.engine.load_weights(folder, str(WeightVersion(self.training, version)))
+        # The engine has confirmed the version by now, and no longer needs what it had before.
         for path in self.weights_dir.iterdir():
             if path != folder and path.name.lstrip(".").startswith("v"):
                 storage.remove(path)
@@ -68,6 +70,7 @@ def write_weights(model: Any, path: Path) -> None:
     tensors = {}
     seen = set()
     for name, tensor in model.state_dict().items():
+        # safetensors refuses tensors that share memory; the engine ties them again by its config.
         if tensor.data_ptr() in seen:
             continue
         seen.add(tensor.data_ptr())
@@ -82,4 +85,5 @@ def _errno(error: Exception) -> tuple[int, str]:
     """Return the errno of a failed write; safetensors keeps it in its text alone."""
     if isinstance(error, OSError):
         return error.errno or 0, error.strerror or str(error)
+    # 28 is ENOSPC; Rust writes it as text for people, or in its debug form.
     return 28 if "No space" in str(error) or "code: 28" in str(error) else 0, str(error)

@@ -42,6 +42,8 @@ async def fill_step(
         if size == 0:
             return StepGroups(step, tuple(tried), position + len(tried))
         start = position + len(tried)
+        # In the order of positions, not of completion: which groups a step gets must not depend on
+        # which is played faster.
         tried += await asyncio.gather(*(play(start + offset) for offset in range(size)))
 
 
@@ -49,10 +51,13 @@ def next_wave(missing: int, good: int, tried: int, wanted: int, limit: int) -> i
     """Return how many groups to play next: as many as the share of good ones so far suggests."""
     if missing <= 0 or tried >= limit:
         return 0
+    # Laplace's rule: with few groups tried, neither none nor all of them good is taken at its word,
+    # so that the share is never 0. The first wave is what a step needs if all are good.
     share = (good + 1) / (tried + 2) if tried else 1.0
     return min(math.ceil(missing / share), wanted, limit - tried)
 
 
+# Two: at the border of an epoch, one step asks for positions of both.
 @lru_cache(maxsize=2)
 def _order(seed: int, epoch: int, count: int) -> list[int]:
     order = list(range(count))

@@ -111,6 +111,8 @@ class _Worker:
             self.spec.seed + epoch,
             range(first, first + settings.group_size),
         )
+        # Before the play: weights may be exchanged while it lasts, and where the server does not
+        # say which it used, the older ones are the careful guess.
         version = self.version
         self.in_flight += settings.group_size
         await self._send(InFlight(self.step, self.in_flight))
@@ -130,8 +132,10 @@ class _Worker:
             try:
                 message = self.commands.recv()
             except (EOFError, OSError):
-                # The trainer is gone; nobody is left to hear of it.
+                # The trainer is gone; nobody is left to hear of it. Not sys.exit, which would end
+                # this thread alone: rollouts in flight may take minutes.
                 os._exit(1)
+            # A sleeping loop does not notice an asyncio.Event that another thread sets.
             loop.call_soon_threadsafe(self._allow, message)
 
     def _allow(self, message: Allow) -> None:
@@ -163,7 +167,9 @@ async def _open(spec: TrainSpec) -> AsyncIterator[tuple[TokenClient, Journal]]:
     settings = spec.grpo
     client = Client(
         Endpoint(spec.base_url, spec.served_model, spec.api_key_var),
+        # A wave is never larger than a step's groups, so no play of it waits for another's end.
         max_concurrent=settings.groups * settings.group_size,
+        # A longer request would be a stall to the trainer before it is an error here.
         request_timeout_s=settings.stall_timeout_s,
     )
     with open_journal(spec) as journal:
