@@ -36,13 +36,16 @@ def plain(
     >>> plain({"a": (1, 2.5, float("nan"))}, number=null_if_unknown)
     {'a': [1, 2.5, None]}
     """
+    # Before int, which bool is a kind of.
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return text(value)
     if isinstance(value, int):
+        # Enums of int and other subclasses become the number itself.
         return int(value)
     if isinstance(value, float):
+        # numpy's float64 is a float, and is made a plain one.
         return number(float(value))
     how: dict[str, Any] = {"text": text, "number": number, "other": other}
     if isinstance(value, Mapping):
@@ -50,7 +53,9 @@ def plain(
     if isinstance(value, list | tuple):
         return [plain(item, **how) for item in value]
     if hasattr(value, "model_dump"):
+        # Without nulls: an SDK's object has all fields of its type, most of them null.
         return plain(value.model_dump(exclude_none=True), **how)
+    # Arrays and scalars of numpy and torch, without importing either.
     if hasattr(value, "tolist"):
         return plain(value.tolist(), **how)
     return other(value)
@@ -61,6 +66,8 @@ def whole_text(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
+        # UTF-16 is where two halves are one character: pairs come out whole, lone ones are
+        # replaced.
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 

@@ -82,6 +82,7 @@ def write_bytes(uri: str | Path, data: bytes) -> None:
     """
     try:
         if is_remote(uri):
+            # S3 shows an object once it is uploaded, whole: no rename is needed.
             with _fsspec_open(str(uri), "wb") as file:
                 file.write(data)
             return
@@ -93,6 +94,7 @@ def write_bytes(uri: str | Path, data: bytes) -> None:
 
 def write_text(uri: str | Path, text: str) -> None:
     """Write a UTF-8 text file whole or not at all."""
+    # Half surrogates (an emoji cut by a token limit) are kept; json.loads reads them back.
     write_bytes(uri, text.encode("utf-8", errors="surrogatepass"))
 
 
@@ -111,11 +113,16 @@ def atomic_path(uri: str | Path) -> Iterator[Path]:
         StorageError: there is no space, or no permission.
     """
     target = local_path(uri)
+    # Beside the target, for a rename is atomic within one file system only; with the pid, for two
+    # processes may write the same file.
     temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
+        # On the disk before it has its name: after a power cut the name must not hold an empty
+        # file.
         _sync(temporary)
+        # A rename replaces no folder that holds something: for a moment there is none.
         if target.is_dir():
             shutil.rmtree(target)
         os.replace(temporary, target)
@@ -138,6 +145,7 @@ def digest_json(value: Any) -> str:
 
 def digest_bytes(data: bytes) -> str:
     """Return the first 16 hex digits of the SHA-256 of some bytes."""
+    # 64 bits: enough against chance, short enough to read in names and diffs.
     return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -149,6 +157,7 @@ def digest_files(paths: list[Path]) -> str:
     """
     total = hashlib.sha256()
     for path in paths:
+        # The zero byte, which no name can hold, ends the name.
         total.update(path.name.encode() + b"\0")
         try:
             with path.open("rb") as file:
@@ -173,6 +182,7 @@ def explain_os_error(error: OSError, doing: str, uri: str | Path) -> StorageErro
 
 
 def _explain(error: OSError, doing: str, uri: str | Path) -> StorageError:
+    # By errno: ENOSPC, EDQUOT, EROFS, EACCES, ENOENT.
     remedies = {
         28: "the disk is full: free some space, then run the same command again",
         122: "the disk quota is used up: free some space, then run the same command again",
@@ -191,6 +201,7 @@ def _sync(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
+    # A link to a folder is removed itself, never what it points to.
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -199,6 +210,7 @@ def _remove(path: Path) -> None:
 
 def _filesystem(uri: str) -> tuple[Any, str]:
     try:
+        # When used: local files need none of it.
         import fsspec
 
         fs, path = fsspec.core.url_to_fs(uri)

@@ -324,7 +324,7 @@ def test_a_stage_that_fails_on_its_pool_fails_the_command_alike(
     (tmp_path / "here" / "only_here.py").write_text(source.read_text())
     path = os.pathsep.join([services["PYTHONPATH"], str(tmp_path / "here")])
     done = subprocess.run(
-        chain_command('environment.id="only-here"', 'execution="deployments"'),
+        chain_command('name="only"', 'environment.id="only-here"', 'execution="deployments"'),
         env=services | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -333,7 +333,9 @@ def test_a_stage_that_fails_on_its_pool_fails_the_command_alike(
     )
     assert done.returncode == 2, done.stderr
     assert "error: prepare: unknown environment 'only-here'" in done.stderr
-    handed = json.loads(next(Path(services["VF_RUNS"]).glob("*/stages/prepare.json")).read_text())
+    (file,) = Path(services["VF_RUNS"]).glob("only-*/stages/prepare.json")
+    handed = json.loads(file.read_text())
     assert handed["error"]["kind"] == "UnknownNameError"
     stages = call(services, "/flow_runs/filter", {"flows": {"name": {"any_": ["stage"]}}})
-    assert [(run["id"], run["state_type"]) for run in stages] == [(handed["flow_run"], "FAILED")]
+    of_this = [run for run in stages if run["parameters"]["run"] == file.parents[1].name]
+    assert [(run["id"], run["state_type"]) for run in of_this] == [(handed["flow_run"], "FAILED")]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
 _SHORTEST_BUDGET_S = 60.0
+# The SDK's extras that are no part of the body.
 _TRANSPORT_OPTIONS = {"extra_headers": "headers", "extra_query": "params"}
 
 
@@ -66,6 +67,7 @@ class Client:
     ) -> None:
         self.endpoint = endpoint
         self.request_timeout_s = request_timeout_s
+        # One attempt that timed out leaves time for another as long.
         budget_s = max(_SHORTEST_BUDGET_S, 2.0 * request_timeout_s)
         self.policy = RetryPolicy(max_retries, backoff_s, budget_s=budget_s)
         self.chat = _Chat(self)
@@ -102,19 +104,27 @@ class Client:
             name: values.pop(key) for key, name in _TRANSPORT_OPTIONS.items() if values.get(key)
         }
         kwargs = {"body": request_body(values)} if method == "post" else {}
+        # The SDK's plain post: its typed methods refuse fields that are no OpenAI's
+        # (return_token_ids, min_p).
         send = getattr(self._sdk, method)
         # A request keeps its slot while it waits to be repeated: that is what slows us down.
         async with self._slots:
+            # From here, not from the call: waiting for a slot is our doing, not the server's.
             deadline = time.monotonic() + self.policy.budget_s
             for retry in itertools.count():
                 allowed_s = min(timeout_s, max(deadline - time.monotonic(), 0.001))
                 try:
+                    # A bound on the whole attempt: the transport's are for each read, and a server
+                    # that sends a byte now and then would hold us for ever.
                     async with asyncio.timeout(allowed_s):
                         answer = await send(path, cast_to=cast_to, options=options, **kwargs)
                     check(answer)
                     return answer
+                # Not BaseException: a cancelled rollout ends here, and is not asked again.
                 except Exception as error:
                     diagnosis, cause = diagnose(error, self.endpoint, allowed_s), error
+                # Outside of the except block: what is raised there has one cause, and no chain of
+                # attempts.
                 await self.policy.pause_or_raise(diagnosis, cause, retry, deadline)
 
     def _check(self, part: str) -> Callable[[Any], None]:
@@ -203,6 +213,7 @@ def _make_sdk(
 
     # asyncio.timeout bounds an attempt as a whole; these bound what can hang inside it.
     timeout = httpx2.Timeout(request_timeout_s + 5.0, connect=connect_timeout_s)
+    # As many kept as used: a batch's next turn reuses the connections of the last.
     limits = httpx2.Limits(max_connections=max_concurrent, max_keepalive_connections=max_concurrent)
     transport = DefaultAioHttpClient(
         limits=limits, timeout=timeout, trust_env=not endpoint.is_loopback
@@ -210,6 +221,7 @@ def _make_sdk(
     return AsyncOpenAI(
         base_url=endpoint.base_url,
         api_key=endpoint.api_key(),
+        # The policy above is the only one: two would multiply.
         max_retries=0,
         timeout=timeout,
         http_client=transport,

@@ -16,6 +16,7 @@ from vf_pipeline.errors import AuthError, ProviderError, UnreachableError
 from vf_pipeline.inference.diagnosis import quote
 from vf_pipeline.inference.endpoints import Endpoint
 
+# Short: asked between other work, and a late answer counts as alive anyhow.
 _ALIVE_TIMEOUT_S = 2.0
 _LOOK_AT_LOG = "see the engine's log"
 
@@ -49,8 +50,11 @@ class EngineControl:
         try:
             self._open("/health", None, _ALIVE_TIMEOUT_S)
         except urllib.error.HTTPError as error:
+            # Any answer is life, an error status too. (HTTPError is an OSError: it must come
+            # first.)
             error.close()
         except OSError as error:
+            # urllib wraps what the socket raised. A refusal is certain; a timeout only says busy.
             if isinstance(getattr(error, "reason", error), ConnectionRefusedError):
                 raise UnreachableError(
                     f"the engine at {self.root} is gone: connection refused",
@@ -75,6 +79,7 @@ class EngineControl:
             ProviderError: the engine does not say it.
         """
         answer = self._ask("/weight_info", None, timeout_s or self.timeout_s)
+        # As text: other servers count versions in numbers.
         return str(answer.get("weight_version", ""))
 
     def load_weights(self, folder: str | Path, version: str) -> None:
@@ -85,6 +90,7 @@ class EngineControl:
         """
         body = {"weights_path": str(Path(folder).absolute()), "weight_version": version}
         self._ask("/update_weights", body, self.timeout_s)
+        # Asked again, not taken from the answer: this is what samples from now on.
         served = self.weight_version()
         if served != version:
             raise ProviderError(
@@ -156,6 +162,7 @@ def _open(
         headers["Authorization"] = f"Bearer {key}"
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, headers=headers)
+    # An empty dict switches proxies off, None takes those of the environment.
     handler = urllib.request.ProxyHandler(None if proxies is None else dict(proxies))
     with urllib.request.build_opener(handler).open(request, timeout=timeout_s) as answer:
         return bytes(answer.read())
@@ -164,6 +171,7 @@ def _open(
 def _refusal(error: urllib.error.HTTPError, told: str, hint: str = "") -> ProviderError:
     """Return an error status of a server as an error of ours."""
     with error:
+        # Bounded: an error page of a proxy may be long.
         said = quote(error.read(2000).decode(errors="replace"))
     text = f"{told} {error.code}: {said}"
     if error.code in (401, 403):

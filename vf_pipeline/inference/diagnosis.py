@@ -23,6 +23,7 @@ from vf_pipeline.errors import (
 from vf_pipeline.inference.endpoints import Endpoint
 
 _LONGEST_QUOTE = 300
+# The protocol has no error code for it that all use: the words of OpenAI, vLLM and others.
 _OVERLONG = re.compile(
     r"maximum context length|context[ _]length|context window|max_model_len|maximum model length"
     r"|prompt is too long|input is too long|exceeds? the (?:available )?context",
@@ -53,6 +54,8 @@ def diagnose(error: Exception, endpoint: Endpoint, timeout_s: float) -> Diagnosi
     """
     import openai
 
+    # Ours, of our checks of the answer. An empty one may come of an overload; one in a wrong form
+    # comes again.
     if isinstance(error, ProviderError):
         return Diagnosis(error, retryable=isinstance(error, EmptyResponseError))
     if isinstance(error, openai.APIStatusError):
@@ -69,6 +72,7 @@ def diagnose(error: Exception, endpoint: Endpoint, timeout_s: float) -> Diagnosi
 
 def quote(text: str, secret: str = "") -> str:
     """Return text of a server fit for one line of a message: short, and without the key."""
+    # A short placeholder ("EMPTY") would blot out words that were no key.
     if len(secret) >= 8:
         text = text.replace(secret, "***")
     line = " ".join(text.split())
@@ -82,12 +86,14 @@ def _from_status(error: Any, endpoint: Endpoint) -> Diagnosis:
     text = f"{endpoint.base_url} answered {status}: {said}"
     if status in (401, 403):
         return Diagnosis(AuthError(text, _key_hint(endpoint)))
+    # Some servers answer 422; 413 is a proxy's or vf-serve's bound on the body.
     if status == 413 or (status in (400, 422) and _OVERLONG.search(f"{said} {error.code}")):
         return Diagnosis(
             OverlongPromptError(text, "shorten the prompt, or raise the context limit")
         )
     wait = _retry_after(error.response.headers)
     if status == 429:
+        # The same status for two things: too fast, which passes, and no money, which does not.
         spent = error.code == "insufficient_quota"
         hint = "the account's quota is used up" if spent else "lower max_concurrent"
         return Diagnosis(RateLimitError(text, hint), not spent, wait)
@@ -102,6 +108,7 @@ def _from_status(error: Any, endpoint: Endpoint) -> Diagnosis:
 def _server_text(error: Any) -> str:
     body = error.body
     if isinstance(body, Mapping):
+        # OpenAI's word, FastAPI's (vLLM), and that of plain servers.
         inner = body.get("message") or body.get("detail") or body.get("error")
         if inner:
             return str(inner)
@@ -120,6 +127,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the pause that a server asks for, in seconds: given as number, or as a date."""
     text = headers.get("retry-after", "")
     try:
+        # OpenAI's own header, finer than the standard's whole seconds.
         return max(0.0, float(headers["retry-after-ms"]) / 1000.0)
     except (KeyError, ValueError):
         pass
@@ -147,6 +155,8 @@ def _why_unreachable(error: Exception) -> str:
     import aiohttp
 
     for cause in _chain(error):
+        # asyncio joins the errors of several addresses (::1 and 127.0.0.1) into a plain OSError
+        # that has them as text alone.
         if isinstance(cause, ConnectionRefusedError) or "Connect call failed" in str(cause):
             return "connection refused"
         if isinstance(cause, socket.gaierror | aiohttp.ClientConnectorDNSError):
@@ -171,6 +181,7 @@ def _timed_out(error: Exception) -> bool:
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     seen = 0
+    # Bounded, for causes can point at each other.
     while error is not None and seen < 20:
         yield error
         error = error.__cause__ or error.__context__

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from vf_pipeline.errors import ConfigError
 
+# The SDK refuses an empty key; this is vLLM's word for none.
 _NO_KEY = "EMPTY"
 
 
@@ -36,11 +37,13 @@ class Endpoint:
                 f"{self.base_url!r} is not the URL of a server",
                 "give something like http://127.0.0.1:8000/v1",
             )
+        # URLs are logged and recorded; a password in one would be, too.
         if parts.username or parts.password:
             raise ConfigError(
                 f"the URL of {parts.hostname} carries a user name or password",
                 "put the key into an environment variable and name it with api_key_var",
             )
+        # The way to set a field of a frozen dataclass.
         object.__setattr__(self, "base_url", self.base_url.rstrip("/"))
 
     def api_key(self) -> str:

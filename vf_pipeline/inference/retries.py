@@ -25,6 +25,7 @@ class RetryPolicy:
     max_retries: int = 4
     backoff_s: float = 0.5
     max_backoff_s: float = 30.0
+    # Twice the client's default of 120 s for one answer.
     budget_s: float = 240.0
 
     def pause_s(self, retry: int, asked_s: float | None) -> float:
@@ -33,6 +34,7 @@ class RetryPolicy:
         Half of it is random, so that clients that failed together do not come back together; a
         pause that the server asked for is never shortened.
         """
+        # The bound is on our own choice; what the server asks for may be longer.
         longest = min(self.max_backoff_s, self.backoff_s * 2.0**retry)
         return max(asked_s or 0.0, longest * random.uniform(0.5, 1.0))
 
@@ -52,6 +54,7 @@ class RetryPolicy:
         """
         error = diagnosis.error
         pause_s = self.pause_s(retry, diagnosis.retry_after_s)
+        # Too long a pause is the end as well: no time would be left to ask in.
         last = retry >= self.max_retries or pause_s >= deadline - time.monotonic()
         if last or not diagnosis.retryable:
             if retry:

@@ -24,11 +24,14 @@ def check_choices(answer: Any, url: str, part: str) -> None:
         ProviderError: the server wrapped an error into a successful answer.
     """
     check_object(answer, url)
+    # Some gateways answer 200 and put what failed upstream into the body.
     error = getattr(answer, "error", None)
     choices = getattr(answer, "choices", None)
     if error and not choices:
         said = error.get("message", error) if isinstance(error, dict) else error
         raise ProviderError(f"{url} answered 200 with an error: {quote(str(said))}")
+    # Left out: not this protocol. There but empty or null: nothing was sampled, and asking again
+    # may help.
     if "choices" not in answer.model_fields_set:
         raise MalformedResponseError(
             f"{url} answered with an object that has no choices",

@@ -5,6 +5,8 @@ from typing import Any
 
 from vf_pipeline.plain import plain, whole_text
 
+# The SDK's marks for "not given", by name: importing it for two types would cost whoever only
+# renders or journals.
 _ABSENT = {"NotGiven", "Omit"}
 
 

@@ -18,10 +18,12 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     """
     if storage.read_bytes(gguf)[:4] != b"GGUF":
         raise StorageError(f"{gguf.name} is no GGUF file")
+    # Here, not above: a file that is none is told without loading torch.
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True}
+    # In fp32: what was quantized is unpacked once, and trained in full precision.
     loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **source)
     # What came from GGUF refuses to be saved; the same weights in a model without its trace do not.
     config = copy.deepcopy(loaded.config)

@@ -29,11 +29,14 @@ def resolve_model(name: str) -> ModelRef:
     """
     if not name.strip():
         raise ConfigError("the model has no name", f"one of {', '.join(KNOWN)}, a folder, a hub id")
+    # First, so that a folder of that name in the working directory does not change what a config
+    # means.
     if name in KNOWN:
         return model_from_wheel(name, KNOWN[name])
     folder = Path(name.removeprefix("file://")).expanduser()
     if folder.is_dir():
         return _local(folder)
+    # A path that does not exist: asking the hub for it would hide the typing error.
     if name.startswith(("/", "./", "../", "~", "file://")):
         raise ConfigError(f"there is no model folder {name!r}", "check the path")
     if _HUB_ID.fullmatch(name):
@@ -55,6 +58,7 @@ def _hub_snapshot(name: str) -> Path:
     from huggingface_hub import errors, snapshot_download
 
     try:
+        # Neither pickles (*.bin) nor code (*.py): what is loaded must not be able to run.
         patterns = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
         return Path(snapshot_download(name, allow_patterns=patterns))
     except errors.GatedRepoError as error:

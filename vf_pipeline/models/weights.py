@@ -13,6 +13,7 @@ def weights_digest(folder: str | Path) -> str:
         ConfigError: the folder has none.
         StorageError: a file cannot be read.
     """
+    # Sorted: the order of a folder's listing is its file system's own.
     files = sorted(Path(folder).glob("*.safetensors"))
     if not files:
         raise ConfigError(

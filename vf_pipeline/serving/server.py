@@ -20,6 +20,8 @@ from vf_pipeline.serving.http.routes import Routes, ServerSettings
 from vf_pipeline.tokens.tokenizer import ChatTokenizer
 
 API_KEY_VAR = "VF_SERVE_API_KEY"
+# Longer than clients keep an idle connection (openai's: 5 s): a server that closes first breaks the
+# request that is on its way.
 _KEEPALIVE_S = 600.0
 
 
@@ -46,6 +48,7 @@ def serve(settings: ServerSettings) -> None:
             eos_ids=sorted(tokenizer.eos_ids),
             weight_version=settings.weight_version,
         )
+        # Its thread before the event loop: the first request finds an engine that is alive.
         engine.start()
         try:
             app = Routes(engine, tokenizer, settings).app(api_key)
@@ -67,16 +70,21 @@ async def _run(
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
+        # Only an event: cleanup() below ends what runs, whatever it is at.
         loop.add_signal_handler(number, stopped.set)
     runner = web.AppRunner(
         app,
+        # Off in aiohttp by default: a client that went away would be sampled for to the end.
         handler_cancellation=True,
         access_log=None,
+        # Not aiohttp's 60 s: who started us kills us after 20 (processes/managed.py).
         shutdown_timeout=1.0,
         keepalive_timeout=_KEEPALIVE_S,
     )
     await runner.setup()
     try:
+        # A whole batch of rollouts connects at once; aiohttp's 128 would make the rest try again.
+        # Only now is the socket listening: until the model is loaded, connections are refused.
         await web.SockSite(runner, listener, backlog=1024).start()
         port = listener.getsockname()[1]
         weights = f", weights {settings.weight_version}" if settings.weight_version else ""
@@ -94,6 +102,7 @@ def _bind(host: str, port: int) -> socket.socket:
     """Take the address before the model is loaded, so that a taken one is told at once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
+    # A server started again must not wait for its predecessor's connections to time out.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

@@ -70,6 +70,7 @@ class EngineSession:
             ProviderError: the configured endpoint cannot be reached.
         """
         threads = threads or self.threads()
+        # stop() also where nothing runs any more: it clears what a dead engine left behind.
         if not self._backend.serves(model, threads):
             self._backend.stop()
             self._backend.start(model, threads)
@@ -78,6 +79,7 @@ class EngineSession:
 
 def _cores() -> int:
     """Return the cores that this process may use."""
+    # A container may have fewer cores than the machine that os.cpu_count() counts.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

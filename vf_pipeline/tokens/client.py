@@ -18,7 +18,9 @@ from vf_pipeline.types import Message
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
+# A bound on memory, far above the turns of one rollout.
 _REMEMBERED = 1024
+# Set by us, or without a meaning at /v1/completions.
 _OURS = ("logprobs", "top_logprobs", "stream", "tool_choice", "parallel_tool_calls")
 _FINISHES = {"stop", "length", "content_filter"}
 
@@ -76,6 +78,7 @@ class TokenClient:
         sampling = _for_completions(sampling)
         answer = await self.client.completions.create(model=model, prompt=prompt_ids, **sampling)
         chat = _as_chat(answer, prompt_ids, self.client.endpoint.base_url)
+        # Which of several the conversation goes on with is not known here.
         if len(chat.choices) == 1:
             self.remember(messages, chat, tools)
         return chat
@@ -87,10 +90,13 @@ class TokenClient:
             ConfigError: the template refuses the messages.
         """
         answered = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        # The longest known conversation first: so more of its ids are those that were sampled. One
+        # that ends with the answer has nothing to be extended by.
         for last in reversed(answered):
             known = self._known.get(_key(messages[: last + 1], tools))
             if known is not None and last + 1 < len(messages):
                 return self.renderer.extend(known, messages[last + 1 :])
+        # Without an answer in it, or a memory, this is a first turn and no fork.
         if self._known and answered:
             self._count_fork()
         return self.renderer.render(messages, tools)
@@ -125,6 +131,7 @@ def _key(messages: Sequence[Message], tools: Any) -> str:
 def _canonical(message: Message) -> list[Any]:
     content = sendable(message.get("content"))
     if message["role"] == "assistant" and isinstance(content, str):
+        # Environments hand answers back stripped.
         content = content.strip()
     calls = sendable(message.get("tool_calls")) or None
     return [message["role"], content or "", calls, message.get("tool_call_id")]
@@ -136,6 +143,7 @@ def _for_completions(sampling: dict[str, Any]) -> dict[str, Any]:
     limit = kept.pop("max_completion_tokens", None)
     if limit is not None and kept.get("max_tokens") is None:
         kept["max_tokens"] = limit
+    # 0 is the sampled token's own logprob and no alternatives; leaving it out gives none.
     kept["logprobs"] = 0
     kept["extra_body"] = {**(kept.get("extra_body") or {}), "return_token_ids": True}
     return kept
@@ -164,6 +172,7 @@ def _as_chat_choice(choice: Any, answer: Any, prompt_ids: list[int], url: str) -
             f"{url} did not answer with the ids and logprobs of the sampled tokens",
             "serve with vf-serve, or with a vLLM that knows return_token_ids",
         )
+    # A server that adds a first token of its own would shift all that is trained on.
     if (getattr(choice, "prompt_token_ids", None) or prompt_ids) != prompt_ids:
         raise MalformedResponseError(f"{url} sampled from other prompt ids than it was sent")
     version = getattr(choice, "weight_version", None) or getattr(answer, "weight_version", None)
@@ -173,6 +182,7 @@ def _as_chat_choice(choice: Any, answer: Any, prompt_ids: list[int], url: str) -
         # An aborted completion was cut off, whatever the server calls it.
         "finish_reason": finish if finish in _FINISHES else "length",
         "message": {"role": "assistant", "content": choice.text},
+        # In token_logprobs instead: the chat's form has texts of tokens, not their ids.
         "logprobs": None,
         "token_ids": ids,
         "token_logprobs": logprobs,

@@ -30,8 +30,12 @@ class TextStream:
         return self._advance(whole=True)
 
     def _advance(self, whole: bool) -> str:
+        # The window starts one told piece early: decoders treat a text's first token apart (some
+        # drop its space). Both texts start alike, so that their difference is what is new.
         before = self._decode(self._ids[self._window : self._told])
         after = self._decode(self._ids[self._window :])
+        # Nothing new: a special token that is skipped. U+FFFD: half a character, or one that the
+        # model meant, which is told with the next token or at the end.
         if len(after) <= len(before) or (after.endswith(_UNFINISHED) and not whole):
             return ""
         self._window, self._told = self._told, len(self._ids)
@@ -77,5 +81,6 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str | None:
 
 def _overlap(text: str, stop: str) -> int:
     """Return the length of the longest end of ``text`` that ``stop`` begins with."""
+    # One less than the stop string: the whole of it would have been cut already.
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -24,8 +24,10 @@ def template_message(message: Message) -> Message:
     for call in clean.get("tool_calls") or []:
         function = call.get("function", {})
         try:
+            # Templates walk through arguments as through a dict; the API has them as JSON text.
             function["arguments"] = json.loads(function.get("arguments", "{}"))
         except (TypeError, ValueError):
+            # Parsed already, or no JSON: what the model wrote goes to its template as it is.
             continue
     return clean
 

@@ -50,6 +50,7 @@ def shared_prefixes(
         minimum: fewest tokens that a prefix adds to a shorter one.
     """
     prefixes: list[Ids] = []
+    # A stack and no recursion: a branch can be as deep as the prompts are long.
     pending = [(list(waiting), list(recent), 0)]
     while pending:
         here, seen, base = pending.pop()
@@ -58,11 +59,14 @@ def shared_prefixes(
         depth = min(common_prefix_length([*here, *seen]), min(len(p) for p in here) - 1)
         added = depth - base
         if added >= minimum and added * (len(here) + len(seen) - 1) >= worth:
+            # base stays where nothing was listed: tokens that were too few count towards the next.
             prefixes.append(here[0][:depth])
             base = depth
         branches: dict[int, tuple[list[Ids], list[Ids]]] = {}
         for side, prompts in enumerate((here, seen)):
             for prompt in prompts:
+                # A waiting prompt must have a token left behind any longer prefix; one computed
+                # before may end with it.
                 if len(prompt) > depth + (side == 0):
                     branches.setdefault(prompt[depth], ([], []))[side].append(prompt)
         pending += [(a, b, base) for a, b in branches.values()]

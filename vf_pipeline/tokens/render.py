@@ -13,7 +13,9 @@ from vf_pipeline.errors import ConfigError
 from vf_pipeline.tokens.tokenizer import ChatTokenizer
 from vf_pipeline.types import Message
 
+# Letters and digits: no template trims or escapes them, and nobody says this by chance.
 _MARK = "vf0assistant0text0vf"
+# Templates may refuse a conversation that begins with the assistant.
 _QUESTION: Message = {"role": "user", "content": "?"}
 
 
@@ -53,6 +55,8 @@ class ChatRenderer:
             ConfigError: the template refuses these messages, or rewrites what came before.
         """
         ids = list(previous_ids)
+        # Encoded by itself: joined to the text before, its first token could merge with what was
+        # sampled.
         suffix = self._tokenizer.encode(self._behind_mark(new_messages, generate=True))
         return ids + suffix[_overlap(ids, suffix, len(self._closing_ids)) :]
 
@@ -67,6 +71,7 @@ class ChatRenderer:
     def _behind_mark(self, new_messages: Sequence[Message], generate: bool) -> str:
         """Return what the template puts behind an assistant's text: its closing, then the rest."""
         answer = {"role": "assistant", "content": _MARK}
+        # No tools: they stand in front of the mark, and what is in front is cut off.
         text = self._tokenizer.text([_QUESTION, answer, *new_messages], generate=generate)
         if _MARK not in text:
             raise ConfigError(
@@ -78,6 +83,8 @@ class ChatRenderer:
 
 def _overlap(ids: list[int], suffix: list[int], longest: int) -> int:
     """Return how many ids of the turn's closing were sampled already (its end token, mostly)."""
+    # The longest first: an answer cut by its limit has none of the closing, one that stopped has
+    # its end token but not the newline behind it.
     for count in range(min(longest, len(ids), len(suffix)), 0, -1):
         if ids[-count:] == suffix[:count]:
             return count

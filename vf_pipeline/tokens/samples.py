@@ -69,9 +69,11 @@ def turn_flaw(turn: Turn) -> str:
     if not turn.completion_ids:
         return "empty completion"
     if len(turn.logprobs) != len(turn.completion_ids):
+        # Never cut to fit: which of them belongs to which token is unknown then.
         return "logprobs of another length"
     if not all(math.isfinite(value) for value in turn.logprobs):
         return "logprob not finite"
+    # A little room: servers round, and an almost certain token has a logprob of 0.
     if any(value > 1e-4 for value in turn.logprobs):
         return "logprob above zero"
     if min(min(turn.prompt_ids), min(turn.completion_ids)) < 0:

@@ -62,9 +62,11 @@ class ChatTokenizer:
             backend = Tokenizer.from_file(str(file))
         except Exception as error:  # The backend raises nothing more specific.
             raise ConfigError(f"{file} is no tokenizer that can be read: {error}") from error
+        # tokenizer.json may carry both from its training; prompts would be cut without a word.
         backend.no_truncation()
         backend.no_padding()
         config = read_config(folder / "tokenizer_config.json")
+        # The older file yields: transformers 5 no longer writes it.
         config = {**read_config(folder / "special_tokens_map.json"), **config}
         return cls(folder, backend, _templates(folder, config), _special(config), _extra(config))
 
@@ -75,6 +77,7 @@ class ChatTokenizer:
             text: special tokens that are written in it become their ids.
             special: whether the tokenizer adds what it puts around a text, such as a first token.
         """
+        # The backend takes no lone surrogates, which a model's text may hold (half an emoji).
         return list(self.backend.encode(whole_text(text), add_special_tokens=special).ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -157,6 +160,7 @@ class ChatTokenizer:
         Raises:
             ConfigError: there is no template, or it refuses these messages.
         """
+        # When used: a renderer that is only asked to decode does not pay for it.
         from transformers.utils.chat_template_utils import render_jinja_template
 
         template = self.template(tools)
@@ -188,6 +192,7 @@ class ChatTokenizer:
         variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Return the ids of a conversation; arguments and errors are those of ``text``."""
+        # Without the tokenizer's own first token: the template writes it where it belongs.
         return self.encode(self.text(messages, tools, generate, variables))
 
 

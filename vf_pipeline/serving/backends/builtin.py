@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 SERVED_NAME = "builtin"
 """Name of the model in requests; which weights it has is told by /weight_info."""
 
+# Longer than the server's own 60 + 60 s (http/routes.py), so that its reason arrives.
 _UPDATE_TIMEOUT_S = 150.0
 _PROBE_TIMEOUT_S = 10.0
 
@@ -43,7 +44,10 @@ class BuiltinBackend:
             ProcessError: it died, or did not become ready in time.
         """
         folder = Path(model.uri).resolve()
+        # Free now, taken by the child: if somebody is quicker, it ends at once and says so, for it
+        # binds before it loads.
         port = free_port()
+        # The run's folder for weights trained later, the model's own for going back to it.
         self._roots = (self.run_dir.resolve(), folder)
         self._threads = threads
         self._control = EngineControl(f"http://127.0.0.1:{port}", timeout_s=_UPDATE_TIMEOUT_S)
@@ -66,6 +70,7 @@ class BuiltinBackend:
             ProcessError: the engine died while it was asked.
             ProviderError: it does not answer.
         """
+        # The number of threads is fixed at the start.
         if self._process is None or threads != self._threads:
             return False
         if not self._process.running:
@@ -97,12 +102,14 @@ class BuiltinBackend:
     def _take(self, model: ModelRef) -> bool:
         """Return whether the engine now has a model's weights; others cost a start."""
         folder = Path(model.uri).resolve()
+        # The server would refuse it: it reads below its --weights-root alone.
         if not any(folder.is_relative_to(root) for root in self._roots):
             return False
         try:
             self._control.load_weights(folder, model.digest)
         except ProviderError as error:
             self._check_process()
+            # Refused, not dead: weights of another architecture are no error of the run.
             logger.info("the engine is started again for %s: %s", model.uri, error)
             return False
         return True

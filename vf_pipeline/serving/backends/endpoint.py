@@ -34,6 +34,7 @@ class EndpointBackend:
         """
         endpoint = self.endpoint(model)
         names = list_models(endpoint, _PROBE_TIMEOUT_S)
+        # A warning, no error: servers may list none, or answer to names that they do not list.
         if names and model.uri not in names:
             logger.warning("%s lists %s, not %r", endpoint.base_url, names[:5], model.uri)
 

@@ -26,6 +26,7 @@ from vf_pipeline.serving.engine.sampling import draw, likeliest, uniform
 from vf_pipeline.tokens.detokenize import Decode, TextStream, cut_at_stop
 from vf_pipeline.tokens.prefixes import Ids, shared_prefixes
 
+# Slots of a few places more would otherwise be allocated anew for each longer prompt.
 _ROUND_TO = 32
 
 Start = tuple[GenerationRequest, int]
@@ -65,6 +66,8 @@ class Batch:
         self._eos = eos_ids
         self._counters = counters
         per_token = decoder.cache.bytes_per_token
+        # One eighth for kept prefixes, the rest for slots: both hold the same kind of bytes, and
+        # kv_budget_mb bounds their sum.
         budget = limits.kv_budget_mb << 20
         self._prefixes: PrefixCache[KeyValues] = PrefixCache(budget // 8, per_token)
         self._slot_tokens = (budget - budget // 8) // per_token
@@ -104,6 +107,8 @@ class Batch:
         widths = [len(r.prompt_ids) - len(s[0]) for (r, _), s in zip(starts, prefixes, strict=True)]
         order = sorted(range(len(starts)), key=widths.__getitem__)
         logits_BV = self._prefill([(starts[i][0], prefixes[i]) for i in order], first)
+        # Each prompt's own row is its first sample's; the other samples' rows come behind all
+        # prompts, group by group. groups[i] is the row of logits that new row i draws from.
         groups = list(range(len(order)))
         new = [self._sequence(starts[i][0], 0, version) for i in order]
         for group, (request, count) in enumerate(starts[i] for i in order):
@@ -120,6 +125,7 @@ class Batch:
         tokens = [sequence.sample.token_ids[-1] for sequence in self.sequences]
         logits_BV = self._decoder.step(tokens, [sequence.length for sequence in self.sequences])
         for sequence in self.sequences:
+            # Before the draw: the token just fed is in the cache now, and a move must copy it too.
             sequence.length += 1
         self._absorb(0, logits_BV)
 
@@ -162,14 +168,19 @@ class Batch:
         if self._limits.deterministic:
             return [((), None)] * len(prompts)
         for ids in shared_prefixes(prompts, self._prefixes.recent):
+            # Shorter ones come first, so that a longer one is computed from where it leaves them.
+            # The scratch row is the first new prompt's, which is written afterwards.
             known = self._prefixes.longest(ids, len(ids))
             if known is None or len(known[0]) < len(ids):
                 start, before = (len(known[0]), known[1]) if known else (0, None)
                 self._prefixes.add(ids, self._decoder.prefix(ids, scratch, start, before))
         found: list[tuple[Ids, KeyValues | None]] = []
         for prompt in prompts:
+            # Once each, so that the recent prompts are different ones; and after the search, which
+            # would count those of this batch twice.
             if prompt not in self._prefixes.recent:
                 self._prefixes.recent.append(prompt)
+            # Never the whole prompt: its last token is computed, for its logits.
             found.append(self._prefixes.longest(prompt, len(prompt) - 1) or ((), None))
         return found
 
@@ -177,6 +188,7 @@ class Batch:
         """Draw a token for each sequence from ``first`` on, and let finished ones go."""
         sequences = self.sequences[first:]
         params = [sequence.request.params for sequence in sequences]
+        # By place in the sequence, not by step: the same numbers whenever it was admitted.
         uniforms = [uniform(r.request.seed, r.index, len(r.sample.token_ids)) for r in sequences]
         tokens, logprobs, processed_BV = draw(logits_BV, params, uniforms)
         keep = [True] * first
@@ -200,6 +212,7 @@ class Batch:
         sample.logprobs.append(logprob)
         sample.top.append(top)
         reason = self._finish_reason(sequence, token)
+        # Before the future is set: a stream must have its last event before its end.
         if request.on_token is not None:
             # The listener's event loop may be closed already; nobody is listening then.
             with suppress(RuntimeError):
@@ -217,6 +230,7 @@ class Batch:
 
     def _finish_reason(self, sequence: RunningSequence, token: int) -> FinishReason | None:
         params = sequence.request.params
+        # Before the length: an end token that is the last one allowed is an end, not a cut.
         if token in params.stop_token_ids or (token in self._eos and not params.ignore_eos):
             return "stop"
         if sequence.text is not None:
@@ -229,6 +243,7 @@ class Batch:
         """Drop sequences; the last ones move into the gaps."""
         if all(keep):
             return
+        # As many gaps below as movers above: rows stay contiguous, and attention reads one slice.
         left = sum(keep)
         gaps = [i for i in range(left) if not keep[i]]
         movers = [i for i in range(left, len(keep)) if keep[i]]
@@ -241,6 +256,8 @@ class Batch:
         """Make the cache large enough; slots double, so that it is seldom copied."""
         cache, length = self._decoder.cache, _rounded(length)
         exact = self._limits.deterministic
+        # In deterministic mode each request gets slots of its own size, whatever ran before. Shrunk
+        # only when nothing runs: then there is nothing to copy.
         wasteful = not self.sequences and (exact or cache.length > 2 * length)
         if sequences > cache.slots or length > cache.length or wasteful:
             slots = sequences if exact else max(sequences, 2 * len(self.sequences))

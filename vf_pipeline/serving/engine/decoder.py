@@ -2,6 +2,8 @@
 
 Any full-attention decoder of transformers works, through its own layers. What would not is refused
 by name when it is loaded, and a self-check compares the slots with the plain forward pass.
+
+Shapes end names: B rows of one pass, S new tokens of each, D width of the model, V vocabulary.
 """
 
 import inspect
@@ -16,6 +18,8 @@ from transformers.cache_utils import DynamicCache
 from vf_pipeline.errors import ConfigError
 from vf_pipeline.serving.engine.kv_cache import KeyValues, KVCache, LayerShape, visibility_mask
 
+# Together they bound a prefill pass to 2048 padded tokens: its activations, and a mask of 8 KB for
+# each place of the view. A long prompt alone is cut into columns of 512.
 _PREFILL_TOKENS = 2048
 _PREFILL_COLUMNS = 512
 _PROBE_TOKENS = 8
@@ -36,15 +40,17 @@ class Decoder:
         self.config = _load_config(model_dir)
         refuse_unsupported(self.config, max_context)
         self.model = _load_model(model_dir)
+        # Without its head, so that a prefill pays for logits at each prompt's last token alone:
+        # they are the largest tensor of a small model.
         self._base: Any = self.model.base_model
         self._head: Any = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         names = inspect.signature(self._base.forward).parameters
         # Renamed in transformers 5.2x; the old name still works there but warns.
         self._cache_name = "cache" if "cache" in names else "past_key_values"
         with torch.inference_mode():
-            shapes, logits = self._probe()
+            shapes, expected_V = self._probe()
             self.cache = KVCache(shapes, torch.float32)
-            self._self_check(logits)
+            self._self_check(expected_V)
 
     @property
     def vocab_size(self) -> int:
@@ -106,16 +112,19 @@ class Decoder:
     ) -> torch.Tensor:
         """Return the last tokens' hidden states [B, D]; long prompts go in pieces of columns."""
         widths = [len(p) - s for p, s in zip(prompts, starts, strict=True)]
-        last: list[torch.Tensor | None] = [None] * len(prompts)
+        # Rows end in different pieces: each leaves its last hidden state when its own prompt ends.
+        last_D: list[torch.Tensor | None] = [None] * len(prompts)
         for left in range(0, max(widths), _PREFILL_COLUMNS):
             right = min(left + _PREFILL_COLUMNS, max(widths))
             ids_BS, positions_BS = self._columns(prompts, starts, left, right)
+            # Padding may stand beyond the view, and then sees all of it. What it computes is never
+            # read, and places of the view are all finite, so no NaN can come of it.
             view = max(s + min(w, right) for s, w in zip(starts, widths, strict=True))
             hidden_BSD = self._forward(ids_BS, positions_BS, first, view)
             for row, width in enumerate(widths):
                 if left < width <= right:
-                    last[row] = hidden_BSD[row, width - 1 - left]
-        return torch.stack([hidden for hidden in last if hidden is not None])
+                    last_D[row] = hidden_BSD[row, width - 1 - left]
+        return torch.stack([hidden_D for hidden_D in last_D if hidden_D is not None])
 
     def _columns(
         self, prompts: Sequence[Sequence[int]], starts: Sequence[int], left: int, right: int
@@ -128,6 +137,8 @@ class Decoder:
         ids = [list(p[s + left : s + right]) for p, s in zip(prompts, starts, strict=True)]
         padded = [row + [0] * (right - left - len(row)) for row in ids]
         positions_BS = torch.tensor(starts)[:, None] + torch.arange(left, right)
+        # Several writes to the last place are in no fixed order; it does not matter, for it is
+        # never read: a sequence ends before its last token would be written there.
         return torch.tensor(padded), positions_BS.clamp(max=self.cache.length - 1)
 
     def _forward(
@@ -137,6 +148,7 @@ class Decoder:
         out = self._base(
             input_ids=ids_BS,
             position_ids=positions_BS,
+            # Four-dimensional: transformers' create_causal_mask passes such a mask on as it is.
             attention_mask=visibility_mask(positions_BS, view),
             use_cache=True,
             **{self._cache_name: self.cache},
@@ -146,24 +158,31 @@ class Decoder:
 
     def _probe(self) -> tuple[list[LayerShape], torch.Tensor]:
         """Return the layers' key-value shapes and the plain logits [V] after the probe tokens."""
+        # Asked of the layers and not of the config: what they write is the truth, also where keys
+        # and values are of different width, or some layers have fewer heads.
         cache = DynamicCache(config=self.config)
-        ids = torch.tensor([self._probe_ids()])
-        logits = self.model(input_ids=ids, use_cache=True, **{self._cache_name: cache}).logits
+        ids_BS = torch.tensor([self._probe_ids()])
+        logits_BSV = self.model(
+            input_ids=ids_BS, use_cache=True, **{self._cache_name: cache}
+        ).logits
         shapes = []
         for layer in cache.layers:
             keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
             if keys is None or values is None or keys.shape[2] != _PROBE_TOKENS:
                 raise _unsupported(self.config, "has layers without a key-value cache")
             shapes.append(LayerShape(keys.shape[1], keys.shape[3], values.shape[3]))
-        return shapes, logits[0, -1].float()
+        return shapes, logits_BSV[0, -1].float()
 
     def _probe_ids(self) -> list[int]:
+        # All different, so that a token at the wrong place changes the logits.
         return [(7 * i + 1) % self.config.vocab_size for i in range(_PROBE_TOKENS)]
 
     def _self_check(self, expected_V: torch.Tensor) -> None:
         """Compare a prefill and two decoded tokens with the plain forward pass."""
         ids = self._probe_ids()
         self.cache.resize(2, _PROBE_TOKENS + 1, 0)
+        # Widths 3 and 6 share one pass, padding included (see _rows_that_fit); then the copy and
+        # two steps write to slots, in both rows.
         self.prefill([ids[:3], ids[:-2]], 0, [0, 0])
         self.cache.copy_row(1, [0], len(ids) - 2)
         for place in (len(ids) - 2, len(ids) - 1):
@@ -171,6 +190,8 @@ class Decoder:
         scale = expected_V.abs().max().clamp(min=1.0)
         worst = (logits_BV.float() - expected_V).abs().max()
         self.cache.resize(1, 1, 0)
+        # Other batch shapes move fp32 logits by about 2e-5, a wrong mask or position by far more.
+        # Written with "not", so that NaN is refused as well.
         if not worst <= 1e-3 * scale:
             raise _unsupported(self.config, f"gives other logits with slots (by {worst:.2g})")
 
@@ -183,12 +204,16 @@ def refuse_unsupported(config: PreTrainedConfig, max_context: int) -> None:
     """
     if getattr(config, "is_encoder_decoder", False):
         raise _unsupported(config, "is an encoder-decoder")
+    # A window no shorter than the context hides nothing: such layers are full attention here. Some
+    # configs (Qwen2) name a window and switch it off in use_sliding_window.
     window = getattr(config, "sliding_window", None)
     if window and getattr(config, "use_sliding_window", True) and window < max_context:
         raise _unsupported(config, f"has a sliding window of {window} tokens")
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if kinds - {"sliding_attention"} or (kinds and not window):
         raise _unsupported(config, f"has layers of type {', '.join(sorted(kinds))}")
+    # The first is not in sdpa; the second, in transformers, is applied behind the head, where _base
+    # and _head do not pass. Other changes behind it (scales) fail the self-check.
     for name in ("attn_logit_softcapping", "final_logit_softcapping"):
         if getattr(config, name, None):
             raise _unsupported(config, f"caps its logits ({name})")

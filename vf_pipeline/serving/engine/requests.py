@@ -44,6 +44,7 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         """Whether the likeliest token is always taken."""
+        # vLLM's threshold (_SAMPLING_EPS): dividing by less is numerically no sampling any more.
         return self.temperature < 1e-5
 
     @property
@@ -91,18 +92,21 @@ class GenerationRequest:
     ``on_token`` is called in the engine's thread, for each token.
     """
 
+    # Compared as objects (eq=False): two callers may ask for the very same.
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     n: int = 1
     seed: int = 0
     on_token: Callable[[TokenEvent], None] | None = None
     future: "Future[list[Sample]]" = field(default_factory=Future)
+    # By index: samples end in any order, and some may start when others are done.
     samples: dict[int, Sample] = field(default_factory=dict)
     started: int = 0
 
     @property
     def length(self) -> int:
         """Places in the cache that one sample may need."""
+        # The last sampled token is never fed back: its place is spare, and takes padding.
         return len(self.prompt_ids) + self.params.max_tokens
 
     @property
@@ -128,6 +132,8 @@ class WeightUpdate:
 class Counters:
     """What the engine has done since its start; read by /health."""
 
+    # Written by the engine's thread alone and read without a lock: a figure may be one turn old,
+    # never torn.
     running: int = 0
     waiting: int = 0
     prompt_tokens: int = 0

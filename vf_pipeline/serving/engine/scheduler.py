@@ -30,8 +30,12 @@ from vf_pipeline.tokens.detokenize import Decode
 
 logger = logging.getLogger(__name__)
 
+# Requests of one rollout batch arrive by HTTP one after another. Alone, the first would be a batch
+# of one whose step the others wait for, and would share no prefix with them. The second bound is
+# for callers that never pause.
 _GATHER_S = 0.003
 _GATHER_MOST_S = 0.03
+# A step that hangs must not hang the end of the process; the thread is a daemon.
 _STOP_WAIT_S = 10.0
 
 
@@ -100,6 +104,7 @@ class Engine:
 
         Cancelling a request's future drops what is left of it.
         """
+        # Put first, then look: a thread that ended in between has not seen the item.
         self._inbox.put(item)
         if not self.alive:
             self._fail_all()
@@ -107,6 +112,8 @@ class Engine:
     def _run(self) -> None:
         torch.set_num_threads(self.limits.threads)
         try:
+            # Set for this thread, where the slots are written: the mode is a thread's own, and
+            # outside of it tensors made under it refuse to be written.
             with torch.inference_mode():
                 while not self._stopping:
                     self._receive()
@@ -119,6 +126,8 @@ class Engine:
         try:
             self._waiting = [r for r in self._waiting if not r.future.done()]
             self._batch.drop_cancelled()
+            # After the cancelled are gone, for it waits for what runs; before _admit, so that what
+            # waits starts with the new weights in this very turn.
             self._update_when_idle()
             self._admit()
             if self._batch.sequences:
@@ -131,6 +140,7 @@ class Engine:
 
     def _receive(self) -> None:
         """Take in what has arrived; when idle, wait for the first and shortly for its company."""
+        # A turn without work would spin; one with work must not wait.
         idle = not (self._batch.sequences or self._waiting or self._update)
         if idle:
             self._sort_in(self._inbox.get())
@@ -159,6 +169,7 @@ class Engine:
             return
         if update.future.cancelled():
             self._update = None
+        # Also while samples of a started group wait for slots: a group has one version.
         elif self._batch.sequences or any(request.started for request in self._waiting):
             if time.monotonic() > update.deadline:
                 self._update = None
@@ -173,6 +184,7 @@ class Engine:
         except Exception as error:
             _fail(update, error)
             return
+        # All before the future: whoever waits for it asks /weight_info next, or samples.
         self._batch.forget_prefixes()
         self.weight_version = update.version
         with suppress(InvalidStateError):
@@ -187,10 +199,12 @@ class Engine:
         for request in self._waiting:
             if self._update is not None and not request.started:
                 continue
+            # Slots are equally long: one long request makes all of them long, and so fewer.
             needed = max(length, request.length)
             free = self._batch.capacity(needed) - taken
             # Only a group that could never start whole is split: each part costs a prefill.
             count = request.waiting if request.waiting <= free else (0 if taken else free)
+            # Nobody overtakes: small requests would keep a large group waiting for ever.
             if count <= 0:
                 break
             starts.append((request, count))
@@ -198,6 +212,7 @@ class Engine:
             if self.limits.deterministic:
                 break
         if starts:
+            # Known until their sequences exist: a failing prefill must not forget its requests.
             self._starting = [request for request, _ in starts]
             self._batch.start(starts, length, self.weight_version)
             self._starting = []
@@ -216,6 +231,7 @@ class Engine:
             while True:
                 self._sort_in(self._inbox.get_nowait())
         error = ProcessError("the engine has ended", "start vf-serve again")
+        # Those that were starting are among the waiting still.
         pending: list[GenerationRequest | WeightUpdate] = [s.request for s in self._batch.sequences]
         pending += [*self._waiting, *([self._update] if self._update else [])]
         for item in pending:

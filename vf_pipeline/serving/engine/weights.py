@@ -35,6 +35,8 @@ def replace_weights(model: torch.nn.Module, folder: Path) -> None:
             raise ConfigError(f"weight {name!r} in {folder} holds NaN or infinity")
         plan.append((state[name], tensors[name]))
     with torch.no_grad():
+        # In place: the decoder's parts, and tied weights, go on pointing at these tensors. copy_
+        # converts, so that a file may hold another dtype than the model.
         for target, source in plan:
             target.copy_(source)
 

@@ -37,6 +37,8 @@ def guard_access(api_key: str) -> Any:
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if api_key:
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+            # Bytes, for compare_digest takes no text beyond ASCII. /health needs no key: whoever
+            # starts the server asks it whether it is ready, and it tells nothing of the model.
             same = hmac.compare_digest(given.encode(), api_key.encode())
             if not same and request.path != "/health":
                 raise ApiError(401, "the API key is missing or wrong", "invalid_api_key")
@@ -62,5 +64,6 @@ async def explain_errors(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception as error:
         logger.exception("%s %s failed", request.method, request.path)
         failure = ApiError(500, f"internal error: {type(error).__name__}", "internal")
+    # 503 means busy: the client's retry waits at least as long as it is told.
     headers = {"Retry-After": "1"} if failure.status == 503 else {}
     return web.json_response(failure.body(), status=failure.status, headers=headers)

@@ -15,10 +15,12 @@ from vf_pipeline.serving.http.errors import ApiError
 MOST_SEQUENCES = 1024
 """Most sequences of one HTTP request."""
 
+# Without a part in what is sampled: taken and dropped, for clients send them by habit.
 _IGNORED = {
     *("user", "store", "metadata", "service_tier", "priority", "request_id", "parallel_tool_calls"),
     *("spaces_between_special_tokens", "detokenize", "safety_identifier", "prompt_cache_key"),
 }
+# What these would do, this engine cannot; at these values they do nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -56,6 +58,7 @@ class SamplingRequest(BaseModel):
     max_tokens: int | None = Field(None, ge=1)
     temperature: float = Field(1.0, ge=0.0, le=100.0)
     top_p: float = Field(1.0, gt=0.0, le=1.0)
+    # -1 is how vLLM says "all", 0 is ours: sampling() makes them one.
     top_k: int = Field(0, ge=-1)
     min_p: float = Field(0.0, ge=0.0, le=1.0)
     stop: str | list[str] = Field(default_factory=list)
@@ -72,6 +75,7 @@ class SamplingRequest(BaseModel):
     def stops(self) -> tuple[str, ...]:
         """The stop strings."""
         given = [self.stop] if isinstance(self.stop, str) else self.stop
+        # An empty string would be found at once, and every answer be empty.
         return tuple(s for s in given if s)
 
     @property
@@ -98,6 +102,7 @@ class CompletionRequest(SamplingRequest):
     """POST /v1/completions: text, ids, or a list of either."""
 
     prompt: str | list[int] | list[str] | list[list[int]]
+    # As many as OpenAI's chat route tells; the engine pays a topk over the vocabulary a token.
     logprobs: int | None = Field(None, ge=0, le=20)
     add_special_tokens: bool = True
 
@@ -111,6 +116,7 @@ class CompletionRequest(SamplingRequest):
         """The prompts, each for itself."""
         if isinstance(self.prompt, str):
             return [self.prompt]
+        # A list of ids is one prompt, a list of lists or of texts several.
         if self.prompt and isinstance(self.prompt[0], int):
             return [self.prompt]
         return self.prompt  # type: ignore[return-value]
@@ -166,6 +172,7 @@ def parse(cls: type[A], body: Any) -> A:
     """
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object", "invalid_body")
+    # Clients send null for what they do not set; most fields would refuse it as a value.
     given = {key: value for key, value in body.items() if value is not None}
     if issubclass(cls, SamplingRequest):
         given = _without_neutral(cls, given)
@@ -183,10 +190,12 @@ def _without_neutral(cls: type[BaseModel], given: dict[str, Any]) -> dict[str, A
         if key in cls.model_fields:
             kept[key] = value
         elif key in _NEUTRAL:
+            # best_of = n leaves nothing to choose: all that are sampled are returned.
             if value not in _NEUTRAL[key] and not (key == "best_of" and value == given.get("n")):
                 message = f"{key}={value!r} is not supported by the built-in engine"
                 raise ApiError(400, message, "unsupported_parameter", key)
         elif key not in _IGNORED:
+            # Refused rather than ignored: a misspelt "temprature" would sample another experiment.
             close = difflib.get_close_matches(key, cls.model_fields, n=1)
             advice = f"; did you mean {close[0]!r}?" if close else ""
             message = f"unknown or unsupported argument {key!r}{advice}"
@@ -200,6 +209,8 @@ def tokens_that_fit(prompt_tokens: int, asked: int | None, max_context: int) -> 
     Raises:
         ApiError: 400 when prompt and completion exceed the context, in vLLM's words.
     """
+    # In vLLM's words, for clients tell an overlong prompt by them (inference/diagnosis.py): the
+    # protocol has no code of its own for it. Without a limit one token must fit at least.
     wanted = 1 if asked is None else asked
     if prompt_tokens + wanted > max_context:
         raise ApiError(

@@ -11,6 +11,7 @@ from vf_pipeline.serving.http.requests import ChatRequest, SamplingRequest
 from vf_pipeline.tokens.detokenize import cut_at_stop
 from vf_pipeline.tokens.tokenizer import ChatTokenizer
 
+# JSON has no minus infinity, which tokens that were cut off have; vLLM's value for it.
 _LOWEST = -9999.0
 
 
@@ -55,11 +56,15 @@ class Responder:
                 choices.append(self._choice(len(choices), prompt, sample))
         sampled = sum(len(s.token_ids) for samples in results for s in samples)
         body = {**self.head(), "choices": choices, "usage": self.usage(sampled)}
+        # Where vLLM has them: a chat has one prompt, beside its choices; completions may have
+        # several, one in each choice.
         if self.asked.return_token_ids and self.chat:
             body["prompt_token_ids"] = list(self.prompts[0])
         return body
 
     def _choice(self, index: int, prompt: Sequence[int], sample: Sample) -> dict[str, Any]:
+        # Only the text is cut at a stop string. Ids and logprobs stay whole: they are what was
+        # sampled, and what is trained on.
         text = self.tokenizer.decode(sample.token_ids, self.asked.skip_special_tokens)
         cut = cut_at_stop(text, self.asked.stops) if sample.finish_reason == "stop" else None
         if cut is not None and not self.asked.include_stop_str_in_output:
@@ -94,6 +99,7 @@ class Responder:
         if self.chat:
             places = zip(tokens, values, tops, strict=True)
             return {"content": [self._place(token, v, top) for token, v, top in places]}
+        # Of the tokens' own texts: a character split over two ids counts for each of them.
         offsets = [offset]
         for token in tokens:
             offsets.append(offsets[-1] + len(token))

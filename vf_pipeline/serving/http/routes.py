@@ -40,8 +40,12 @@ from vf_pipeline.serving.http.streaming import stream_answer
 from vf_pipeline.tokens.messages import template_message
 from vf_pipeline.tokens.tokenizer import ChatTokenizer
 
+# Room for the largest batch of long prompts as JSON; aiohttp's own limit is 1 MB.
 _MOST_BODY_BYTES = 16 << 20
+# Samples that wait in memory, 8 of the largest requests: more are told to come again.
 _MOST_WAITING = 8192
+# First the running sequences end, then files are read. The sum stays below the 150 s that the run's
+# own client waits (backends/builtin.py), so that it hears our reason.
 _UPDATE_WAIT_S = 60.0
 _UPDATE_LOAD_S = 60.0
 
@@ -69,12 +73,16 @@ class Routes:
         self._engine = engine
         self._tokenizer = tokenizer
         self._settings = settings
+        # Resolved on both sides: neither ".." nor a link leads out of a root.
         self._roots = [root.resolve() for root in settings.weights_roots]
+        # Requests without a seed get theirs from the server's: a server that is asked the same in
+        # the same order answers the same.
         self._seeds = random.Random(settings.seed)
         self._started = int(time.time())
 
     def app(self, api_key: str = "") -> web.Application:
         """Return the application."""
+        # In this order: the guard's refusals are told in OpenAI's form as well.
         middlewares = [explain_errors, guard_access(api_key)]
         app = web.Application(client_max_size=_MOST_BODY_BYTES, middlewares=middlewares)
         app.add_routes(
@@ -135,6 +143,7 @@ class Routes:
         """Answer a chat."""
         asked = parse(ChatRequest, await _json(request))
         ids = _chat_ids(self._tokenizer, asked, asked.messages)
+        # The newer name of the two wins.
         limit = asked.max_completion_tokens or asked.max_tokens
         return await self._generate(request, asked, [ids], limit)
 
@@ -158,6 +167,7 @@ class Routes:
         update = WeightUpdate(str(folder), asked.weight_version, deadline)
         self._engine.submit(update)
         try:
+            # A cancelled wait cancels the engine's future too, and the update is dropped.
             version = await asyncio.wait_for(
                 asyncio.wrap_future(update.future), _UPDATE_WAIT_S + _UPDATE_LOAD_S
             )
@@ -201,6 +211,7 @@ class Routes:
         vocab, most = self._engine.vocab_size, self._settings.limits.max_context
         seed = self._seeds.getrandbits(63) if asked.seed is None else asked.seed
         requests = []
+        # All are checked before any is submitted: an error in one must not cost the others' work.
         for ids in prompts:
             if not ids:
                 raise ApiError(400, "the prompt is empty", "invalid_value", "prompt")
@@ -223,6 +234,7 @@ def _chat_ids(
         ApiError: 400 when a message has no text, or the template refuses the chat.
     """
     try:
+        # Here and not in the renderer alone, so that the error names the argument.
         plain = [template_message(message) for message in messages]
     except ConfigError as error:
         raise ApiError(400, f"messages: {error}", "invalid_value", "messages") from error
@@ -235,6 +247,8 @@ def _chat_ids(
 
 
 async def _json(request: web.Request) -> Any:
+    # A page's form cannot send this type, and its script only after a preflight that nothing here
+    # answers: see access.py.
     if request.content_type != "application/json":
         raise ApiError(400, "the Content-Type must be application/json", "invalid_body")
     try:

@@ -31,10 +31,12 @@ async def stream_answer(
     headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
     response = web.StreamResponse(headers=headers)
     await response.prepare(http)
+    # One decoder a choice: each holds back its own half characters and stop strings.
     streams = [ChoiceStream(responder, i) for i in range(len(requests) * responder.asked.n)]
     sampled = 0
     try:
         async for place, event in _events(requests, engine):
+            # Counted even where no chunk is sent: a token that shows nothing was sampled too.
             sampled += 1
             chunk = streams[place * responder.asked.n + event.index].chunk(event)
             if chunk is not None:
@@ -42,6 +44,7 @@ async def stream_answer(
         if responder.asked.stream_options.include_usage:
             usage = responder.usage(sampled)
             await _send(response, {**responder.head(chunk=True), "choices": [], "usage": usage})
+    # The client went away. The caller cancels what still runs.
     except ConnectionError:
         return response
     except Exception as error:
@@ -58,13 +61,19 @@ async def _events(
 ) -> AsyncIterator[tuple[int, TokenEvent]]:
     """Yield token events of all requests, as (number of the request, event), to their ends."""
     loop = asyncio.get_running_loop()
+    # Unbounded: the engine must never wait for a slow client, and a request has at most n times
+    # max_tokens events.
     events: asyncio.Queue[tuple[int, TokenEvent | None]] = asyncio.Queue()
 
     def tell(place: int, event: TokenEvent | None) -> None:
+        # Called in the engine's thread, and asyncio's queues are not thread-safe: only the loop
+        # itself may put. RuntimeError: it is closed, at the end of the server.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(events.put_nowait, (place, event))
 
     for place, request in enumerate(requests):
+        # Both are set before submit: the engine may answer at once. The end (None) comes after the
+        # last event, for the engine tells events first, and the loop keeps the order.
         request.on_token = partial(tell, place)
         request.future.add_done_callback(lambda _, place=place: tell(place, None))  # type: ignore[misc]
         engine.submit(request)
@@ -75,6 +84,7 @@ async def _events(
             yield place, event
             continue
         open_requests -= 1
+        # Raises what the engine failed with; the answer itself has been told already.
         requests[place].future.result()
 
 
@@ -86,6 +96,7 @@ class ChoiceStream:
         self._index = index
         skip = responder.asked.skip_special_tokens
         self._text = TextStream(lambda ids: responder.tokenizer.decode(ids, skip))
+        # With the stop strings left in, there is nothing to hold back.
         self._cutter = StopCutter(
             () if responder.asked.include_stop_str_in_output else responder.asked.stops
         )
@@ -96,8 +107,11 @@ class ChoiceStream:
         """Return the chunk that tells about a token, or None while there is nothing to tell."""
         text = self._cutter.push(self._text.push(event.token_id))
         if event.finish_reason is not None:
+            # First half a character that nothing completes now, then the beginning of a stop string
+            # that did not become one.
             text += self._cutter.push(self._text.finish()) + self._cutter.finish()
         asked = self._responder.asked
+        # Who asked for ids or logprobs gets each token, even one without text of its own.
         quiet = not text and asked.top_count is None and not asked.return_token_ids
         if quiet and event.finish_reason is None:
             return None
