@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from vf_pipeline.errors import VfError
-from vf_pipeline.processes.tree import started_at
+from vf_pipeline.processes.tree import same_start, started_at
 from vf_pipeline.runs import Manifest, runs_dir
 from vf_pipeline.runs.lock import STAGE_LOCK, is_held
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MESSAGE = "Its process was killed; the same settings go on where it stopped."
-# As in processes.tree: start times move a little when the clock is set.
-_SAME_START_S = 2.0
 _PAGE = 200
 _NOTE_S = 5.0
 """How long after its note a run's own state may reach the server, in seconds."""
@@ -88,8 +86,7 @@ def _lives(noted: dict[str, float]) -> bool:
     """Return whether a noted process runs; later ones with its pid started at another time."""
     if not noted:
         return False
-    now = started_at(int(noted["pid"]))
-    return bool(now) and abs(now - float(noted["started_at"])) < _SAME_START_S
+    return same_start(int(noted["pid"]), float(noted["started_at"]))
 
 
 def _crash_those_left(client: "SyncPrefectClient", orphans: list[Orphan]) -> int:

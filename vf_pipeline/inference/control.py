@@ -4,6 +4,7 @@ One client for whoever starts an engine and for whoever trains beside it. Synchr
 alone: both ask seldom, and neither has an event loop.
 """
 
+import http.client
 import json
 import os
 import urllib.error
@@ -164,8 +165,12 @@ def _open(
     request = urllib.request.Request(url, data=data, headers=headers)
     # An empty dict switches proxies off, None takes those of the environment.
     handler = urllib.request.ProxyHandler(None if proxies is None else dict(proxies))
-    with urllib.request.build_opener(handler).open(request, timeout=timeout_s) as answer:
-        return bytes(answer.read())
+    try:
+        with urllib.request.build_opener(handler).open(request, timeout=timeout_s) as answer:
+            return bytes(answer.read())
+    except http.client.HTTPException as error:
+        # A server that dies while it answers; urllib lets these through as they are.
+        raise ConnectionError(f"the answer broke off: {error!r}") from error
 
 
 def _refusal(error: urllib.error.HTTPError, told: str, hint: str = "") -> ProviderError:

@@ -4,6 +4,7 @@
 """
 
 import email.utils
+import errno
 import re
 import socket
 import time
@@ -157,6 +158,8 @@ def _why_unreachable(error: Exception) -> str:
     for cause in _chain(error):
         # asyncio joins the errors of several addresses (::1 and 127.0.0.1) into a plain OSError
         # that has them as text alone.
+        if isinstance(cause, OSError) and cause.errno == errno.EHOSTUNREACH:
+            return "no route to the host"
         if isinstance(cause, ConnectionRefusedError) or "Connect call failed" in str(cause):
             return "connection refused"
         if isinstance(cause, socket.gaierror | aiohttp.ClientConnectorDNSError):

@@ -4,7 +4,6 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from vf_pipeline import storage
 from vf_pipeline.errors import StorageError
 
 
@@ -16,7 +15,9 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     Raises:
         StorageError: it is no GGUF file.
     """
-    if storage.read_bytes(gguf)[:4] != b"GGUF":
+    with gguf.open("rb") as file:
+        is_gguf = file.read(4) == b"GGUF"
+    if not is_gguf:
         raise StorageError(f"{gguf.name} is no GGUF file")
     # Here, not above: a file that is none is told without loading torch.
     import torch

@@ -74,6 +74,7 @@ class ManagedProcess:
         self._grace_s = grace_s
         self._tag = new_tag()
         self._process: subprocess.Popen[bytes] | None = None
+        self._started: float | None = None
 
     def __enter__(self) -> "ManagedProcess":
         """Start the process and wait until it is ready."""
@@ -117,6 +118,8 @@ class ManagedProcess:
             environment = {**os.environ, **self._env, TAG_VAR: self._tag}
             # The file may be closed here: the child has a descriptor of its own.
             self._process = SPAWNER.spawn(self.cmd, log, environment)
+        # A pid is used again once its exit code is taken: its start time tells it from others.
+        self._started = started_at(self.pid)
         try:
             self._note()
             self._wait_until_ready()
@@ -153,7 +156,9 @@ class ManagedProcess:
         """End the process and all below it: SIGTERM, a grace period, SIGKILL. Idempotent."""
         if self._process is None:
             return
-        stubborn = end_tree(find_tree(self.pid, TAG_VAR, self._tag), self._grace_s, self._process)
+        stubborn = end_tree(
+            find_tree(self.pid, TAG_VAR, self._tag, self._started), self._grace_s, self._process
+        )
         if stubborn:
             logger.warning("%s: %d processes had to be killed", self.name, stubborn)
         # Takes the exit code from the kernel, or a zombie stays for as long as this process.
@@ -185,7 +190,7 @@ class ManagedProcess:
     def _note(self) -> None:
         if self._record is None:
             return
-        noted = Noted(self.name, self.pid, started_at(self.pid), self._tag)
+        noted = Noted(self.name, self.pid, self._started or 0.0, self._tag)
         with RECORD_LOCK:
             write_record(self._record, [*read_record(self._record), noted])
 

@@ -18,7 +18,7 @@ import psutil
 
 from vf_pipeline.processes.readiness import ProcessLog, wait_until_ready
 from vf_pipeline.processes.record import TAG_VAR, Noted, new_tag, read_record, write_record
-from vf_pipeline.processes.tree import end_tree, find_tree, started_at
+from vf_pipeline.processes.tree import end_tree, find_tree, same_start, started_at
 
 
 class Services:
@@ -44,7 +44,7 @@ class Services:
     def running(self, name: str) -> bool:
         """Return whether the noted process still is that one: pids are used again."""
         noted = self._find(name)
-        if noted is None or abs(started_at(noted.pid) - noted.started_at) >= 1.0:
+        if noted is None or not same_start(noted.pid, noted.started_at):
             return False
         # Started by this process, a dead one stays a zombie until somebody waits for it.
         return bool(psutil.Process(noted.pid).status() != psutil.STATUS_ZOMBIE)

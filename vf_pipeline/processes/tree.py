@@ -21,6 +21,12 @@ def started_at(pid: int) -> float:
         return 0.0
 
 
+def same_start(pid: int, started: float) -> bool:
+    """Return whether the process of this id is the one that was started then (epoch, s)."""
+    now = started_at(pid)
+    return bool(now) and abs(now - started) < _SAME_START_S
+
+
 def find_tree(
     pid: int, variable: str, tag: str, started: float | None = None
 ) -> list[psutil.Process]:

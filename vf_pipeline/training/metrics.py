@@ -1,6 +1,7 @@
 """The numbers of a training as lines of a file: written by the child, followed by the parent."""
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,7 +63,7 @@ class Follower:
         """Return the complete lines since the last call."""
         try:
             with self.path.open("rb") as file:
-                inode = self.path.stat().st_ino
+                inode = os.fstat(file.fileno()).st_ino
                 # forget_after() renames a new file into place: what was read of the old one says
                 # nothing about where its lines begin.
                 if inode != self._inode:

@@ -1,6 +1,7 @@
 """Engine control against a stub of the control routes, a dead address, and one that is mute."""
 
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,22 @@ def test_models_of_a_foreign_server_are_listed() -> None:
         assert list_models(Endpoint(engine.url, "m"), 5.0) == [], "an answer without a list"
     with pytest.raises(UnreachableError, match="cannot reach"):
         list_models(Endpoint(free_address(), "m"), 5.0)
+
+
+def test_an_engine_that_dies_while_it_answers_is_a_broken_connection() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+
+        def half_an_answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+
+        dying = threading.Thread(target=half_an_answer)
+        dying.start()
+        control = EngineControl(f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
+        with pytest.raises(UnreachableError, match="broke off"):
+            control.weight_version()
+        dying.join(timeout=5)

@@ -104,9 +104,14 @@ class Engine:
 
         Cancelling a request's future drops what is left of it.
         """
+        if isinstance(item, GenerationRequest) and self._batch.capacity(item.length) < 1:
+            # It would never get a slot, and all behind it would wait with it.
+            limits = f"max_context {self.limits.max_context} or kv_budget_mb"
+            _fail(item, ConfigError(f"{item.length} tokens do not fit", f"raise {limits}"))
+            return
         # Put first, then look: a thread that ended in between has not seen the item.
         self._inbox.put(item)
-        if not self.alive:
+        if self._stopping or not self.alive:
             self._fail_all()
 
     def _run(self) -> None:

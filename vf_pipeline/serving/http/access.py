@@ -39,7 +39,7 @@ def guard_access(api_key: str) -> Any:
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
             # Bytes, for compare_digest takes no text beyond ASCII. /health needs no key: whoever
             # starts the server asks it whether it is ready, and it tells nothing of the model.
-            same = hmac.compare_digest(given.encode(), api_key.encode())
+            same = hmac.compare_digest(given.encode(errors="surrogateescape"), api_key.encode())
             if not same and request.path != "/health":
                 raise ApiError(401, "the API key is missing or wrong", "invalid_api_key")
         elif not is_loopback(urlsplit(f"//{request.host}").hostname or ""):

@@ -174,7 +174,7 @@ class Routes:
         except ConfigError as error:
             raise ApiError(400, str(error), "weights_do_not_fit", "weights_path") from error
         except TimeoutError as error:
-            message = f"the weights were not loaded within {_UPDATE_WAIT_S:.0f} s: {error}"
+            message = f"the weights were not loaded in time: {error or 'loading took too long'}"
             raise ApiError(503, message, "busy") from error
         return web.json_response({"weight_version": version})
 
@@ -209,7 +209,6 @@ class Routes:
         if self._engine.counters.waiting > _MOST_WAITING:
             raise ApiError(503, "too many requests are waiting; try again later", "busy")
         vocab, most = self._engine.vocab_size, self._settings.limits.max_context
-        seed = self._seeds.getrandbits(63) if asked.seed is None else asked.seed
         requests = []
         # All are checked before any is submitted: an error in one must not cost the others' work.
         for ids in prompts:
@@ -219,6 +218,8 @@ class Routes:
                 message = f"token ids must be between 0 and {vocab - 1}"
                 raise ApiError(400, message, "invalid_value", "prompt")
             params = asked.sampling(tokens_that_fit(len(ids), limit, most))
+            # Each prompt draws for itself: with one seed, equal prompts would get equal samples.
+            seed = self._seeds.getrandbits(63) if asked.seed is None else asked.seed
             requests.append(GenerationRequest(tuple(ids), params, asked.n, seed))
         return requests
 

@@ -21,7 +21,7 @@ import torch
 
 from vf_pipeline.errors import TrainingError
 from vf_pipeline.tokens.samples import samples_from_group
-from vf_pipeline.training.groups import DataState, Group, StepGroups, choose, is_flat
+from vf_pipeline.training.groups import DataState, Group, StepGroups, choose, is_flat, is_scored
 from vf_pipeline.training.spec import TrainSpec
 from vf_pipeline.training.trainer.advantages import compute_advantages
 from vf_pipeline.training.trainer.batching import MicroBatch
@@ -237,9 +237,9 @@ def step_metrics(played: StepGroups, chosen: list[Group], stale: int) -> dict[st
     count = sum(len(group.rewards) for group in groups)
     # Of all that were tried: the chosen were chosen for their spread, and would tell a mean near
     # the middle whatever the model can do.
-    scored = [reward for group in groups for reward in group.rewards if reward is not None]
+    scored = [reward for group in groups for reward in group.rewards if is_scored(reward)]
     flat = sum(is_flat(group.rewards) for group in groups)
-    judged = sum(any(reward is not None for reward in group.rewards) for group in groups)
+    judged = sum(any(is_scored(reward) for reward in group.rewards) for group in groups)
     lags = [played.step - group.version for group in chosen]
     return {
         "reward/mean": statistics.fmean(scored) if scored else 0.0,

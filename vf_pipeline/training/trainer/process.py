@@ -85,6 +85,8 @@ def train(spec: TrainSpec) -> TrainResult:
     """
     done = finished_result(spec)
     if done is not None:
+        # A kill after the result was written has left them.
+        checkpoints.remove_all(spec.work())
         return done
     started = time.monotonic()
     storage.remove(spec.work(FAILURE))

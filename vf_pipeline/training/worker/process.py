@@ -72,22 +72,25 @@ class _Worker:
         """Play step after step."""
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._listen, args=(loop,), daemon=True).start()
-        env, examples = _load(self.spec)
-        async with _open(self.spec) as (client, journal):
-            position = self.order.position
-            for step in range(self.order.step, self.settings.steps):
-                await self._until_allowed(step)
-                self.step = step
+        try:
+            env, examples = _load(self.spec)
+            async with _open(self.spec) as (client, journal):
+                position = self.order.position
+                for step in range(self.order.step, self.settings.steps):
+                    await self._until_allowed(step)
+                    self.step = step
 
-                async def play(place: int) -> Group:
-                    return await self._play(env, examples, client, journal, place)
+                    async def play(place: int) -> Group:
+                        return await self._play(env, examples, client, journal, place)
 
-                played = await fill_step(
-                    play, step, position, self.settings.groups, self.settings.max_refill
-                )
-                position = played.position
-                await self._send(played)
-        self._sender.shutdown(wait=True)
+                    played = await fill_step(
+                        play, step, position, self.settings.groups, self.settings.max_refill
+                    )
+                    position = played.position
+                    await self._send(played)
+        finally:
+            # What is being sent is sent whole: the last words come through the same pipe.
+            self._sender.shutdown(wait=True)
 
     async def _play(
         self,

@@ -327,3 +327,12 @@ def test_requests_fail_once_the_engine_has_ended(make_engine: Any) -> None:
     engine.submit(request)
     with pytest.raises(ProcessError, match="ended"):
         request.future.result(1.0)
+
+
+def test_a_request_that_can_never_start_fails_at_once(make_engine: Any) -> None:
+    engine = make_engine()
+    too_long = ask(ids(1, 20), max_tokens=1_000_000)
+    engine.submit(too_long)
+    with pytest.raises(ConfigError, match="1000020 tokens do not fit"):
+        too_long.future.result(WAIT_S)
+    assert run(engine, [ask(ids(2, 5), max_tokens=2)]), "what comes behind it is served"

@@ -107,6 +107,14 @@ def test_completions_take_ids_and_give_ids(sdk: Any, endpoint: Endpoint, tokeniz
     assert [c.text for c in again.choices] == [c.text for c in answer.choices[:2]]
 
 
+def test_equal_prompts_of_one_request_draw_for_themselves(endpoint: Endpoint) -> None:
+    body = {"prompt": [[5, 6, 7]] * 4, "max_tokens": 12, "return_token_ids": True}
+    _, answer = post(endpoint, "/v1/completions", body)
+    assert len({tuple(choice["token_ids"]) for choice in answer["choices"]}) > 1
+    _, answer = post(endpoint, "/v1/completions", body | {"seed": 3})
+    assert len({tuple(choice["token_ids"]) for choice in answer["choices"]}) == 1
+
+
 def test_streams_give_the_same_text(sdk: Any) -> None:
     asked: dict[str, Any] = {
         "model": "builtin",
@@ -295,6 +303,8 @@ async def _guards() -> None:
     async with TestClient(TestServer(routes.app("secret"))) as client:
         assert (await client.get("/health")).status == 200
         assert (await client.get("/weight_info")).status == 401
+        strange = await client.get("/weight_info", headers={"Authorization": "Bearer \udce9"})
+        assert strange.status == 401
         bearer = {"Authorization": "Bearer secret"}
         answer = await client.get("/weight_info", headers=bearer)
         assert await answer.json() == {"weight_version": "7"}
