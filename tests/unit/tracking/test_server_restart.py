@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -36,7 +36,9 @@ def server(folder: Path, port: int) -> Iterator[ManagedProcess]:
 def kill(process: ManagedProcess) -> None:
     root = psutil.Process(process.pid)
     for one in [*root.children(recursive=True), root]:
-        one.kill()
+        # A child may have ended by itself meanwhile: what counts is that none is left.
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
     process.wait(timeout=10.0)
 
 
